@@ -25,7 +25,9 @@ namespace my_ops {
 enum class Fp4Format { nvfp4, mxfp4 };
 enum class Fp4ScaleMode { floor, rceil, ceil, even };
 
-constexpr int fp4_block_size(Fp4Format format) { return format == Fp4Format::nvfp4 ? 16 : 32; }
+MY_OPS_FP4 constexpr int fp4_block_size(Fp4Format format) {
+  return format == Fp4Format::nvfp4 ? 16 : 32;
+}
 
 constexpr float kE2M1Max = 6.0f;
 constexpr float kE4M3Max = 448.0f;
@@ -150,26 +152,6 @@ MY_OPS_FP4 Nvfp4TensorScale nvfp4_tensor_scale(float amax) {
   const bool usable = amax != 0.0f && float_bits(amax) != 0x7F800000u;
   const float encode = usable ? min_of(div_rn(kE2M1Max * kE4M3Max, amax), kFloat32Max) : 1.0f;
   return {mul_rn(encode, 1.0f / 6.0f), div_rn(1.0f, encode)};
-}
-
-// What one block needs to encode its elements: code = E2M1(x * multiplier), or 7 for all if is_nan.
-struct Fp4BlockScale {
-  uint8_t byte;
-  bool is_nan;
-  float multiplier;
-};
-
-// block_amax is NaN when an element is. A block whose scale rounds to zero gets zero codes.
-MY_OPS_FP4 Fp4BlockScale nvfp4_block_scale(float block_amax, Nvfp4TensorScale tensor) {
-  const uint8_t byte = e4m3_encode(mul_rn(block_amax, tensor.scale_per_amax));
-  const float decode = mul_rn(e4m3_decode(byte), tensor.global);
-  const float multiplier = byte == 0 ? 0.0f : min_of(div_rn(1.0f, decode), kFloat32Max);
-  return {byte, byte == kE4M3NaN, multiplier};
-}
-
-MY_OPS_FP4 Fp4BlockScale mxfp4_block_scale(float block_amax, Fp4ScaleMode mode) {
-  const uint8_t byte = e8m0_encode(block_amax, mode);
-  return {byte, byte == kE8M0NaN, bits_float((254u - byte) << 23)};
 }
 
 // The factor that turns decoded codes into values: e2m1_decode(code) * this, rounded once.
