@@ -1,0 +1,66 @@
+# make demo     train a small model with my_ops and plot its loss    (installs and builds first)
+# make test     build and run the whole test suite
+# make build    .venv with torch, a CUDA compiler if none is found, and my_ops built in place
+# make check    formatters and linters, without writing; make format writes
+# make clean    remove what was built; .venv stays
+#
+# TORCH=2.13.0 chooses torch, VENV=path an environment of your own, MY_OPS_CUDA=0 a CPU-only build.
+
+TORCH ?= 2.14.1
+VENV ?= .venv
+PYTHON ?= python3
+MAX_JOBS ?= $(shell nproc)
+
+SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -c
+export MAX_JOBS
+export MY_OPS_WERROR ?= 1
+
+python := $(VENV)/bin/python
+pip := $(python) -m pip --disable-pip-version-check
+sources := $(shell find csrc -type f) setup.py pyproject.toml tools/cuda_toolchain.py
+c_sources := $(filter %.h %.cuh %.cpp %.cu,$(sources))
+
+.PHONY: demo test build check format clean
+
+demo: build
+	$(python) examples/train_tiny_lm.py
+
+test: build
+	$(python) -m pytest -n $(MAX_JOBS) --dist worksteal
+
+build: $(VENV)/my_ops.built
+
+# Each step leaves a stamp in the environment, so that a second run skips it.
+$(VENV)/torch.installed:
+	@echo "[1/3] Python environment in $(VENV) with torch $(TORCH)"
+	test -x $(python) || $(PYTHON) -m venv $(VENV)
+	$(pip) install --progress-bar on "torch==$(TORCH)" "setuptools>=77" wheel ninja
+	@touch $@
+
+$(VENV)/tools.installed: $(VENV)/torch.installed pyproject.toml
+	@echo "[2/3] Test tools, and nvcc where there is none"
+	$(pip) install -q $$($(python) tools/extras.py test examples dev)
+	test "$(MY_OPS_CUDA)" = 0 || $(python) tools/cuda_toolchain.py --install
+	@touch $@
+
+# ninja prints whole commands; their line numbers and file names are enough to see it move.
+$(VENV)/my_ops.built: $(VENV)/tools.installed $(sources)
+	@echo "[3/3] Building my_ops._C ($(MAX_JOBS) jobs)"
+	$(pip) install -v --no-build-isolation --no-deps -e . 2>&1 \
+	  | sed -u -E -e 's/^ +(\[[0-9]+\/[0-9]+\]) .* -c .*(csrc\/[^ ]+\.(cpp|cu)).*/\1 \2/' \
+	  -e '/^ +(copying|creating|adding|writing|running|reading|Running|Preparing|g\+\+)/d'
+	@touch $@
+
+check:
+	$(VENV)/bin/clang-format --dry-run -Werror $(c_sources)
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+
+format:
+	$(VENV)/bin/clang-format -i $(c_sources)
+	$(VENV)/bin/ruff format .
+	$(VENV)/bin/ruff check --fix .
+
+clean:
+	rm -rf build dist out *.egg-info my_ops/_build_info.py my_ops/_C*.so $(VENV)/my_ops.built

@@ -1,0 +1,91 @@
+// square: argument checks, allocation, choice of the device, registration.
+#include "square/square.h"
+
+#include <ATen/MemoryOverlap.h>
+#include <ATen/ops/empty_like.h>
+
+#include "common/checks.h"
+#include "common/device.h"
+#include "common/register.h"
+
+namespace my_ops {
+namespace {
+
+constexpr const char* kDtypes =
+    "int8, int16, int32, int64, uint8, float16, bfloat16, float32, float64, complex64 or "
+    "complex128";
+
+// The dtypes of SQUARE_DISPATCH.
+bool has_kernel(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kByte:
+    case at::kChar:
+    case at::kShort:
+    case at::kInt:
+    case at::kLong:
+    case at::kHalf:
+    case at::kBFloat16:
+    case at::kFloat:
+    case at::kDouble:
+    case at::kComplexFloat:
+    case at::kComplexDouble:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// `tensor`, or a copy of it, in the memory order of `like`: the kernels walk memory, not indices.
+at::Tensor in_layout_of(const at::Tensor& tensor, const at::Tensor& like) {
+  if (tensor.strides() == like.strides()) return tensor;
+  return at::empty_like(like).copy_(tensor);
+}
+
+}  // namespace
+
+at::Tensor square_forward(const at::Tensor& x) {
+  check_device("square", "x", x);
+  const OperatorGuard guard(x);
+  if (x.scalar_type() == at::kBool) return x.to(at::kLong);  // as torch: True ** 2 is an integer
+  MY_OPS_CHECK(has_kernel(x.scalar_type()), "square", "x", kDtypes, x.scalar_type());
+  auto y = at::empty_like(x);
+  if (y.numel() == 0) return y;
+  MY_OPS_CALL_ON_DEVICE_OF(x, square_forward, in_layout_of(x, y), y);
+  return y;
+}
+
+void square_inplace(at::Tensor& x) {
+  check_device("square_", "x", x);
+  MY_OPS_CHECK(has_kernel(x.scalar_type()), "square_", "x", kDtypes, x.scalar_type());
+  at::assert_no_internal_overlap(x);
+  const OperatorGuard guard(x);
+  if (x.numel() == 0) return;
+  if (x.is_non_overlapping_and_dense()) {
+    MY_OPS_CALL_ON_DEVICE_OF(x, square_forward, x, x);
+  } else {
+    x.copy_(square_forward(x));
+  }
+}
+
+at::Tensor square_backward(const at::Tensor& grad, const at::Tensor& x) {
+  check_device("square_backward", "x", x);
+  MY_OPS_CHECK(has_kernel(x.scalar_type()) && !at::isIntegralType(x.scalar_type(), true),
+               "square_backward", "x", "a floating-point or complex dtype", x.scalar_type());
+  check_same_device("square_backward", "grad", grad, "x", x);
+  check_same_dtype("square_backward", "grad", grad, "x", x);
+  check_same_shape("square_backward", "grad", grad, "x", x);
+  const OperatorGuard guard(x);
+  auto grad_x = at::empty_like(x);
+  if (grad_x.numel() == 0) return grad_x;
+  MY_OPS_CALL_ON_DEVICE_OF(x, square_backward, in_layout_of(grad, grad_x), in_layout_of(x, grad_x),
+                           grad_x);
+  return grad_x;
+}
+
+TORCH_LIBRARY_FRAGMENT(my_ops, library) {
+  define_op(library, "square_forward(Tensor x) -> Tensor", &square_forward);
+  define_op(library, "square_inplace(Tensor(a!) x) -> ()", &square_inplace);
+  define_op(library, "square_backward(Tensor grad, Tensor x) -> Tensor", &square_backward);
+}
+
+}  // namespace my_ops

@@ -1,0 +1,81 @@
+// square on CUDA: one elementwise kernel for forward and backward, bounded by memory bandwidth.
+#include "common/launch.cuh"
+#include "common/vec.cuh"
+#include "square/square.h"
+#include "square/square_math.h"
+
+namespace my_ops {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kUnroll = 4;  // independent 16-byte loads that a thread keeps in flight
+
+// A block owns kUnroll * kThreads packs of kVec elements that lie side by side in memory; a
+// thread's packs are kThreads apart, so that each load of a warp is one contiguous run.
+template <bool kBackward, int kVec, typename scalar_t>
+__global__ void __launch_bounds__(kThreads)
+    square_kernel(const scalar_t* grad,  // [numel], read in the backward only
+                  const scalar_t* x,     // [numel]
+                  scalar_t* y,           // [numel], may be x; grad_x in the backward
+                  int64_t numel) {
+  const int64_t first = (int64_t{blockIdx.x} * kUnroll * kThreads + threadIdx.x) * kVec;
+  constexpr int64_t kStep = int64_t{kThreads} * kVec;
+
+  // Load
+  Vec<scalar_t, kVec> values[kUnroll];
+  Vec<scalar_t, kVec> grads[kUnroll];
+#pragma unroll
+  for (int u = 0; u < kUnroll; ++u) {
+    values[u] = load_vec<kVec>(x, first + u * kStep, numel);
+    if constexpr (kBackward) grads[u] = load_vec<kVec>(grad, first + u * kStep, numel);
+  }
+
+  // Compute and store
+#pragma unroll
+  for (int u = 0; u < kUnroll; ++u) {
+#pragma unroll
+    for (int e = 0; e < kVec; ++e) {
+      scalar_t& value = values[u].elements[e];
+      if constexpr (kBackward) {
+        value = square_gradient(grads[u].elements[e], value);
+      } else {
+        value = square_value(value);
+      }
+    }
+    store_vec<kVec>(y, first + u * kStep, numel, values[u]);
+  }
+}
+
+template <bool kBackward, int kVec, typename scalar_t>
+void launch_square(const scalar_t* grad, const scalar_t* x, scalar_t* y, int64_t numel) {
+  const int64_t blocks = ceil_div(numel, int64_t{kUnroll} * kThreads * kVec);
+  launch(square_kernel<kBackward, kVec, scalar_t>, blocks, kThreads, 0, grad, x, y, numel);
+}
+
+// 16-byte packs where every pointer allows them, else element by element (a misaligned view).
+template <bool kBackward, typename scalar_t>
+void square_cuda(const scalar_t* grad, const scalar_t* x, scalar_t* y, int64_t numel) {
+  if (aligned_to_vec(grad, x, y)) {
+    launch_square<kBackward, kVecElements<scalar_t>>(grad, x, y, numel);
+  } else {
+    launch_square<kBackward, 1>(grad, x, y, numel);
+  }
+}
+
+}  // namespace
+
+void square_forward_cuda(const at::Tensor& x, at::Tensor& y) {
+  SQUARE_DISPATCH(x.scalar_type(), [&] {
+    square_cuda<false, scalar_t>(nullptr, x.const_data_ptr<scalar_t>(),
+                                 y.mutable_data_ptr<scalar_t>(), x.numel());
+  });
+}
+
+void square_backward_cuda(const at::Tensor& grad, const at::Tensor& x, at::Tensor& grad_x) {
+  SQUARE_DISPATCH_DIFFERENTIABLE(x.scalar_type(), [&] {
+    square_cuda<true, scalar_t>(grad.const_data_ptr<scalar_t>(), x.const_data_ptr<scalar_t>(),
+                                grad_x.mutable_data_ptr<scalar_t>(), x.numel());
+  });
+}
+
+}  // namespace my_ops

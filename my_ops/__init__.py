@@ -1,0 +1,11 @@
+"""my_ops: custom CUDA and CPU operators for PyTorch, forward and backward, eager and compiled."""
+
+from my_ops import _load  # noqa: F401  (checks the build, then loads _C: before the operators)
+from my_ops.ops.square import square, square_
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "square",
+    "square_",
+]

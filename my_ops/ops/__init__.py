@@ -1,0 +1,1 @@
+"""One module per operator: the public function, its autograd Function, its fakes."""

@@ -1,0 +1,115 @@
+"""my_ops.square: y = x * x. Public functions, SquareFn, fakes, the named operator."""
+
+import torch
+from torch import Tensor
+
+from my_ops.ops._function import batch_first, fast_apply, needs_function
+
+_forward = torch.ops.my_ops.square_forward.default
+_inplace = torch.ops.my_ops.square_inplace.default
+_backward = torch.ops.my_ops.square_backward.default
+
+
+def square(x: Tensor) -> Tensor:
+    """Returns ``x * x``, elementwise, as :func:`torch.square` does.
+
+    Args:
+        x: any shape, any memory layout, on CPU or CUDA; every dtype that ``torch.square`` takes
+            (8 to 64 bit integers, bool, float16, bfloat16, float32, float64, complex64,
+            complex128).
+
+    Returns:
+        A new tensor with the shape and memory format of ``x`` and its dtype (int64 for bool).
+        16-bit floats are squared in float32 and rounded once; integers wrap.
+
+    Raises:
+        RuntimeError: for another dtype, device or layout; the message names the argument.
+
+    The gradient is ``2 * grad * conj(x)``, rounded once; it can be differentiated again.
+    """
+    return SquareFn.apply(x) if needs_function(x) else _forward(x)
+
+
+def square_(x: Tensor) -> Tensor:
+    """Replaces ``x`` by ``x * x`` and returns it, as :meth:`torch.Tensor.square_` does.
+
+    Where a gradient is recorded this costs two copies of ``x``, since autograd needs the old one.
+    """
+    if needs_function(x):
+        return x.copy_(square(x.clone()))
+    _inplace(x)
+    return x
+
+
+@fast_apply
+class SquareFn(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x):
+        return _forward(x)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        (x,) = inputs
+        ctx.save_for_backward(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return SquareBackwardFn.apply(grad, x) if needs_function(grad, x) else _backward(grad, x)
+
+
+@fast_apply
+class SquareBackwardFn(torch.autograd.Function):
+    """The gradient of square, differentiable through ordinary PyTorch formulas."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(grad, x):
+        return _backward(grad, x)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, grad_grad_x):
+        grad, x = ctx.saved_tensors
+        return 2 * grad_grad_x * x, 2 * grad_grad_x.conj() * grad
+
+
+@torch.library.register_fake("my_ops::square_forward")
+def _forward_fake(x):
+    return torch.empty_like(x, dtype=torch.int64 if x.dtype == torch.bool else x.dtype)
+
+
+@torch.library.register_fake("my_ops::square_inplace")
+def _(x):
+    return None
+
+
+@torch.library.register_fake("my_ops::square_backward")
+def _(grad, x):
+    return torch.empty_like(x)
+
+
+@torch.library.register_vmap("my_ops::square_forward")
+def _(info, in_dims, x):
+    return _forward(x), in_dims[0]
+
+
+@torch.library.register_vmap("my_ops::square_backward")
+def _(info, in_dims, grad, x):
+    return _backward(*batch_first(info, in_dims, grad, x)), 0
+
+
+# torch.ops.my_ops.square: the same operator by name, differentiable, for graphs and exports.
+@torch.library.custom_op("my_ops::square", mutates_args=())
+def _named(x: Tensor) -> Tensor:
+    return _forward(x)
+
+
+_named.register_fake(_forward_fake)
+_named.register_autograd(SquareFn.backward, setup_context=SquareFn.setup_context)

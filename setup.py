@@ -1,0 +1,105 @@
+"""Builds my_ops._C against the torch that is installed. Metadata is in pyproject.toml.
+
+MY_OPS_CUDA=1 insists on CUDA, =0 leaves it out; unset, it is built where torch has CUDA and a
+compiler is found. TORCH_CUDA_ARCH_LIST and MAX_JOBS mean what they mean to torch.
+"""
+
+import os
+import platform
+import sys
+import sysconfig
+from pathlib import Path
+
+from setuptools import setup
+
+ROOT = Path(__file__).resolve().parent
+sys.path.insert(0, str(ROOT / "tools"))
+
+try:
+    import torch
+except ModuleNotFoundError:
+    # pip's isolated build environment hides the installed torch, the one to build against.
+    sys.path.append(sysconfig.get_paths()["purelib"])
+    try:
+        import torch
+    except ModuleNotFoundError:
+        sys.exit(
+            "my_ops is built against the torch that is already installed, and there is none.\n"
+            "Install it first, for example:  pip install torch==2.14.1\n"
+            "then:                           pip install ."
+        )
+
+import cuda_toolchain  # noqa: E402
+
+toolchain = None if os.environ.get("MY_OPS_CUDA") == "0" else cuda_toolchain.find()
+if toolchain is not None:
+    toolchain.configure_environment()
+elif os.environ.get("MY_OPS_CUDA") == "1":
+    sys.exit(
+        f"MY_OPS_CUDA=1, but there is no nvcc for torch {torch.__version__} "
+        f"(CUDA {torch.version.cuda}).\n"
+        "Install one (python tools/cuda_toolchain.py --install) or set CUDA_HOME."
+    )
+
+from torch.utils.cpp_extension import (  # noqa: E402
+    BuildExtension,
+    CppExtension,
+    CUDAExtension,
+    include_paths,
+)
+
+# Warnings are errors in this project's own builds (the Makefile sets this), not in a user's.
+WERROR = os.environ.get("MY_OPS_WERROR") == "1"
+# As system headers torch's own do not warn.
+TORCH_HEADERS = [flag for path in include_paths() for flag in ("-isystem", path)]
+CXX_FLAGS = ["-O3", "-DNDEBUG", "-ffp-contract=off", "-Wall", "-Wextra", *TORCH_HEADERS]
+NVCC_FLAGS = ["-O3", "-DNDEBUG", "-lineinfo", *TORCH_HEADERS]
+NVCC_FLAGS += ["-Xcompiler=-Wall,-Wextra,-ffp-contract=off"]
+
+
+def extension():
+    sources = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "csrc").rglob("*.cpp"))
+    options = {
+        "include_dirs": [str(ROOT / "csrc")],
+        "depends": [str(path.relative_to(ROOT)) for path in (ROOT / "csrc").rglob("*.*h")],
+        "extra_compile_args": {"cxx": CXX_FLAGS + ["-Werror"] * WERROR},
+    }
+    if toolchain is None:
+        return CppExtension("my_ops._C", sources, **options)
+    options["include_dirs"] += toolchain.include_dirs
+    options["library_dirs"] = toolchain.library_dirs
+    options["define_macros"] = [("MY_OPS_WITH_CUDA", None)]
+    options["extra_compile_args"]["nvcc"] = NVCC_FLAGS + ["-Werror=all-warnings"] * WERROR
+    sources += sorted(str(path.relative_to(ROOT)) for path in (ROOT / "csrc").rglob("*.cu"))
+    return CUDAExtension("my_ops._C", sources, **options)
+
+
+class Build(BuildExtension):
+    """Keeps object files between editable builds, and records what the build was made for."""
+
+    def finalize_options(self):
+        super().finalize_options()
+        if self.editable_mode or self.inplace:
+            # An editable install builds in a new temporary folder each time: nothing to reuse.
+            tag = f"{platform.machine()}-{sys.implementation.cache_tag}"
+            self.build_temp = str(ROOT / "build" / f"temp-{tag}-torch{torch.__version__}")
+
+    def run(self):
+        cuda = toolchain is not None
+        archs = os.environ["TORCH_CUDA_ARCH_LIST"] if cuda else None
+        print(
+            f"my_ops: building for torch {torch.__version__}, "
+            + (f"CUDA {toolchain.version} ({archs})" if cuda else "CPU only"),
+            flush=True,
+        )
+        super().run()
+        folder = ROOT if self.editable_mode or self.inplace else Path(self.build_lib)
+        (folder / "my_ops" / "_build_info.py").write_text(
+            '"""What my_ops._C was built for. Written by setup.py."""\n\n'
+            f'torch = "{torch.__version__}"\n'
+            f"cuda = {repr(torch.version.cuda) if cuda else None}\n"
+            f"architectures = {archs!r}\n".replace("'", '"')
+        )
+
+
+setup(ext_modules=[extension()], cmdclass={"build_ext": Build})

@@ -1,0 +1,38 @@
+"""Fixtures of all tests: the device, a fixed seed, quiet compilation."""
+
+import pytest
+import torch
+
+
+@pytest.fixture(
+    params=[
+        "cpu",
+        pytest.param(
+            "cuda",
+            marks=[
+                pytest.mark.cuda,
+                pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine"),
+            ],
+        ),
+    ]
+)
+def device(request):
+    """Runs a test on the CPU and, where there is one, on the GPU."""
+    return request.param
+
+
+@pytest.fixture(autouse=True)
+def _fixed_seed():
+    torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _fresh_dynamo():
+    """Compiled functions of one test do not count against the recompile limit of the next."""
+    yield
+    torch._dynamo.reset()
+
+
+def pytest_configure():
+    # Two pytest processes on two cores: more threads only wait for each other.
+    torch.set_num_threads(1 if torch.get_num_threads() <= 2 else 4)
