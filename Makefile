@@ -15,6 +15,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
 export MAX_JOBS
 export MY_OPS_WERROR ?= 1
+export PYTHONPATH := $(CURDIR)
 
 python := $(VENV)/bin/python
 pip := $(python) -m pip --disable-pip-version-check
@@ -29,27 +30,26 @@ demo: build
 test: build
 	$(python) -m pytest -n $(MAX_JOBS) --dist worksteal
 
-build: $(VENV)/my_ops.built
+build: build/my_ops.built
 
-# Each step leaves a stamp in the environment, so that a second run skips it.
+# Each step leaves a stamp, so that a second run skips it.
 $(VENV)/torch.installed:
 	@echo "[1/3] Python environment in $(VENV) with torch $(TORCH)"
-	test -x $(python) || $(PYTHON) -m venv $(VENV)
-	$(pip) install --progress-bar on "torch==$(TORCH)" "setuptools>=77" wheel ninja
+	@test -x $(python) || $(PYTHON) -m venv $(VENV)
+	@$(pip) install --progress-bar on "torch==$(TORCH)" "setuptools>=77" wheel ninja
 	@touch $@
 
 $(VENV)/tools.installed: $(VENV)/torch.installed pyproject.toml
 	@echo "[2/3] Test tools, and nvcc where there is none"
-	$(pip) install -q $$($(python) tools/extras.py test examples dev)
-	test "$(MY_OPS_CUDA)" = 0 || $(python) tools/cuda_toolchain.py --install
+	@$(pip) install -q $$($(python) tools/extras.py test examples dev)
+	@test "$(MY_OPS_CUDA)" = 0 || $(python) tools/cuda_toolchain.py --install
 	@touch $@
 
-# ninja prints whole commands; their line numbers and file names are enough to see it move.
-$(VENV)/my_ops.built: $(VENV)/tools.installed $(sources)
-	@echo "[3/3] Building my_ops._C ($(MAX_JOBS) jobs)"
-	$(pip) install -v --no-build-isolation --no-deps -e . 2>&1 \
-	  | sed -u -E -e 's/^ +(\[[0-9]+\/[0-9]+\]) .* -c .*(csrc\/[^ ]+\.(cpp|cu)).*/\1 \2/' \
-	  -e '/^ +(copying|creating|adding|writing|running|reading|Running|Preparing|g\+\+)/d'
+# ninja prints whole commands as they end; a count and a file name show that it moves.
+build/my_ops.built: $(VENV)/tools.installed $(sources)
+	@echo "[3/3] Building my_ops._C in place ($(MAX_JOBS) jobs)"
+	@PATH="$(abspath $(VENV))/bin:$$PATH" $(python) -u setup.py build_ext --inplace 2>&1 \
+	  | sed -u -E 's/^(\[[0-9]+\/[0-9]+\]) .* -c .*(csrc\/[^ ]+\.(cpp|cu)).*/\1 \2/'
 	@touch $@
 
 check:
@@ -63,4 +63,4 @@ format:
 	$(VENV)/bin/ruff check --fix .
 
 clean:
-	rm -rf build dist out *.egg-info my_ops/_build_info.py my_ops/_C*.so $(VENV)/my_ops.built
+	rm -rf build dist out *.egg-info my_ops/_build_info.py my_ops/_C*.so
