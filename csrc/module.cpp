@@ -2,6 +2,7 @@
 // This is the only file that includes torch/extension.h (23 s to compile, narrow headers 5 s).
 #include <torch/extension.h>
 
+#include "fp4/fp4.h"
 #include "square/square.h"
 
 namespace {
@@ -18,6 +19,13 @@ at::Tensor square_(at::Tensor x) {
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, module_) {
   module_.doc() = "Kernel-level functions of my_ops. They record no gradients; use my_ops.<op>.";
+
+  module_.def("fp4_amax", &my_ops::fp4_amax, arg("x"), ReleaseGil());
+  module_.def("fp4_quantize", &my_ops::fp4_quantize, arg("x"), arg("amax") = pybind11::none(),
+              arg("format") = "nvfp4", arg("scale_mode") = "floor", arg("rounding") = "nearest",
+              arg("seed") = 0, ReleaseGil());
+  module_.def("fp4_dequantize", &my_ops::fp4_dequantize, arg("packed"), arg("scale"), arg("amax"),
+              arg("K"), arg("format") = "nvfp4", arg("dtype") = "float32", ReleaseGil());
 
   module_.def("square", &my_ops::square_forward, arg("x"), ReleaseGil());
   module_.def("square_", &square_, arg("x"), ReleaseGil());

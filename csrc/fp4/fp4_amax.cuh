@@ -4,8 +4,8 @@
 // order as integers do, give the same result in every run.
 #pragma once
 
+#include "fp4/fp4_launch.cuh"
 #include "fp4/fp4_pack.cuh"
-#include "fp4/fp4_rows.cuh"
 
 namespace my_ops {
 

@@ -2,12 +2,11 @@
 // rounded to float32 and then to the output. Needs no torch header.
 #pragma once
 
-#include <cuda_fp4.h>
-
 #include "common/fp4.h"
 #include "common/fp4_decode.cuh"
+#include "common/nv_fp4.cuh"
+#include "fp4/fp4_launch.cuh"
 #include "fp4/fp4_pack.cuh"
-#include "fp4/fp4_rows.cuh"
 
 namespace my_ops {
 

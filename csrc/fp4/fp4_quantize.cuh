@@ -3,20 +3,13 @@
 // Needs no torch header.
 #pragma once
 
-#include <cuda_fp4.h>
-
+#include "common/nv_fp4.cuh"
 #include "common/philox.h"
 #include "fp4/fp4_block.h"
+#include "fp4/fp4_launch.cuh"
 #include "fp4/fp4_pack.cuh"
-#include "fp4/fp4_rows.cuh"
 
 namespace my_ops {
-
-struct Fp4QuantizeOptions {
-  const float* amax;  // of the tensor; null: single level, or MXFP4
-  Fp4ScaleMode scale_mode;
-  uint64_t seed;
-};
 
 // Indexing at run time would put the words into local memory.
 __device__ __forceinline__ uint32_t word_of(const PhiloxWords& random, int i) {
@@ -32,7 +25,9 @@ __global__ void __launch_bounds__(kFp4Threads)
     fp4_quantize_kernel(const scalar_t* x,             // [rows, K], row_stride
                         __nv_fp4x2_storage_t* packed,  // [rows, ceil(K / 2)]
                         uint8_t* scale,                // [rows, ceil(K / kBlock)]
-                        Fp4Rows shape, Fp4QuantizeOptions options) {
+                        Fp4Rows shape,
+                        const float* amax,  // of the tensor; null: one level, or MXFP4
+                        Fp4ScaleMode scale_mode, uint64_t seed) {
   constexpr int kN = kVecElements<scalar_t>;
   constexpr int kBlock = fp4_block_size(kFormat);
   constexpr int kLanes = kBlock / kN;
@@ -53,7 +48,7 @@ __global__ void __launch_bounds__(kFp4Threads)
       packs[p] = load_pack<kAligned>(x + row * shape.row_stride, k, end);
     }
     Nvfp4TensorScale tensor;
-    if (kFormat == Fp4Format::nvfp4 && options.amax) tensor = nvfp4_tensor_scale(*options.amax);
+    if (kFormat == Fp4Format::nvfp4 && amax) tensor = nvfp4_tensor_scale(*amax);
 
 #pragma unroll
     for (int p = 0; p < kFp4Packs; ++p) {
@@ -69,7 +64,7 @@ __global__ void __launch_bounds__(kFp4Threads)
       if constexpr (kFormat == Fp4Format::nvfp4) {
         block = nvfp4_block_scale(block_amax, tensor);
       } else {
-        block = mxfp4_block_scale(block_amax, options.scale_mode);
+        block = mxfp4_block_scale(block_amax, scale_mode);
       }
 
       // Compute
@@ -79,7 +74,7 @@ __global__ void __launch_bounds__(kFp4Threads)
       uint32_t codes;
       if constexpr (kStochastic) {
         const uint64_t counter = row * ((K + 15) / 16) + k / 16;
-        const PhiloxWords random = philox_4x32_10(options.seed, counter);
+        const PhiloxWords random = philox_4x32_10(seed, counter);
         uint32_t words[kN / 4];
 #pragma unroll
         for (int w = 0; w < kN / 4; ++w) words[w] = word_of(random, k % 16 / 4 + w);

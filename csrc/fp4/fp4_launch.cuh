@@ -2,28 +2,16 @@
 //
 // A thread moves a pack at a time: the 16 bytes of high-precision elements that one access can
 // carry (8 of 16 bits or 4 of 32), so 2 to 8 neighbouring lanes share a block of FP4.
-// A thread block is `threads_x` packs wide and `threads_y` rows high.
+// A thread block is block.x packs wide and block.y rows high.
 #pragma once
 
-#include <cstdint>
+#include "fp4/fp4_rows.h"
 
 namespace my_ops {
 
-// A row-major matrix of which each row is dense.
-struct Fp4Rows {
-  int64_t rows;
-  int64_t K;
-  int64_t row_stride;  // of the high-precision side, in elements
-};
-
-constexpr int kFp4Threads = 128;  // 128 and 2 packs each stream fastest on an H200
-constexpr int kFp4Packs = 2;      // packs of a thread, side by side with the next thread's
-
-// Dense rows of whole blocks are one long row: no tails, no row arithmetic.
-inline Fp4Rows fp4_collapse(Fp4Rows x, int64_t whole) {
-  if (x.row_stride == x.K && x.K % whole == 0) return {1, x.rows * x.K, x.rows * x.K};
-  return x;
-}
+constexpr int kFp4Threads =
+    128;                      // with 2 packs each the fastest bare stream of this mix on an H200
+constexpr int kFp4Packs = 2;  // of a thread, a thread block's width apart
 
 struct Fp4Launch {
   dim3 grid;
@@ -42,6 +30,17 @@ inline Fp4Launch fp4_launch(const Fp4Rows& x, int pack_elements) {
   return {dim3(static_cast<unsigned>(columns),
                static_cast<unsigned>(row_tiles < kMaxGridY ? row_tiles : kMaxGridY)),
           dim3(threads_x, threads_y)};
+}
+
+// A reduction ends in one atomic per thread block, so few blocks walk the whole tensor: 16 for each
+// of the 132 multiprocessors of an H200.
+inline Fp4Launch fp4_amax_launch(const Fp4Rows& x, int pack_elements) {
+  constexpr unsigned kMaxBlocks = 2112;
+  Fp4Launch launch = fp4_launch(x, pack_elements);
+  if (launch.grid.x > kMaxBlocks) launch.grid.x = kMaxBlocks;
+  const unsigned max_y = (kMaxBlocks + launch.grid.x - 1) / launch.grid.x;
+  if (launch.grid.y > max_y) launch.grid.y = max_y;
+  return launch;
 }
 
 }  // namespace my_ops

@@ -1,0 +1,177 @@
+// fp4_quantize, fp4_dequantize: argument checks, allocation, choice of the device, registration.
+#include "fp4/fp4.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <cmath>
+#include <utility>
+
+#include "common/checks.h"
+#include "common/device.h"
+#include "common/register.h"
+
+namespace my_ops {
+namespace {
+
+template <typename T, size_t N>
+T named_choice(const char* op, const char* argument, const std::string& name, const char* expected,
+               const std::pair<const char*, T> (&choices)[N]) {
+  for (const auto& choice : choices) {
+    if (name == choice.first) return choice.second;
+  }
+  MY_OPS_CHECK(false, op, argument, expected, "'", name, "'");
+}
+
+Fp4Format format_named(const char* op, const std::string& name) {
+  return named_choice<Fp4Format>(op, "format", name, "'nvfp4' or 'mxfp4'",
+                                 {{"nvfp4", Fp4Format::nvfp4}, {"mxfp4", Fp4Format::mxfp4}});
+}
+
+void check_x(const char* op, const at::Tensor& x) {
+  check_device(op, "x", x);
+  const auto dtype = x.scalar_type();
+  MY_OPS_CHECK(dtype == at::kFloat || dtype == at::kHalf || dtype == at::kBFloat16, op, "x",
+               "float32, float16 or bfloat16", dtype);
+  MY_OPS_CHECK(x.dim() > 0, op, "x", "at least one dimension", "a tensor without dimensions");
+}
+
+// The value is checked where that needs no synchronization.
+void check_amax(const char* op, const at::Tensor& amax, const char* like_argument,
+                const at::Tensor& like) {
+  check_same_device(op, "amax", amax, like_argument, like);
+  MY_OPS_CHECK(amax.scalar_type() == at::kFloat && amax.numel() == 1, op, "amax",
+               "one float32 element", amax.numel(), " of ", amax.scalar_type());
+  if (amax.is_cpu()) {
+    const float value = *amax.const_data_ptr<float>();
+    MY_OPS_CHECK(value >= 0.0f, op, "amax", "a number from 0 on", value);
+  }
+}
+
+// x as rows, or a copy of it where its last dimension is not dense or its leading ones do not
+// collapse into one.
+std::pair<at::Tensor, Fp4Rows> as_rows(const at::Tensor& x) {
+  const int64_t K = x.size(-1);
+  const int64_t rows = K == 0 ? 0 : x.numel() / K;
+  bool regular = K == 1 || x.stride(-1) == 1;
+  int64_t row_stride = K, expected = -1;  // -1: no leading dimension seen yet
+  for (int64_t d = x.dim() - 2; d >= 0; --d) {
+    if (x.size(d) == 1) continue;
+    if (expected == -1) {
+      row_stride = expected = x.stride(d);
+    }
+    regular = regular && x.stride(d) == expected;
+    expected *= x.size(d);
+  }
+  if (regular) return {x, {rows, K, row_stride}};
+  return {x.contiguous(), {rows, K, K}};
+}
+
+std::vector<int64_t> with_last(const at::Tensor& like, int64_t last) {
+  auto sizes = like.sizes().vec();
+  sizes.back() = last;
+  return sizes;
+}
+
+int64_t ceil_div(int64_t numerator, int64_t denominator) {
+  return (numerator + denominator - 1) / denominator;
+}
+
+void check_stored(const char* op, const char* argument, const at::Tensor& tensor,
+                  const std::vector<int64_t>& sizes) {
+  MY_OPS_CHECK(tensor.scalar_type() == at::kByte, op, argument, "uint8", tensor.scalar_type());
+  MY_OPS_CHECK(tensor.sizes() == at::IntArrayRef(sizes), op, argument,
+               c10::str("the shape ", at::IntArrayRef(sizes)), tensor.sizes());
+}
+
+}  // namespace
+
+at::Tensor fp4_amax(const at::Tensor& x) {
+  constexpr const char* kOp = "fp4_amax";
+  check_x(kOp, x);
+  const OperatorGuard guard(x);
+  auto amax = at::zeros({}, x.options().dtype(at::kFloat));
+  if (x.numel() == 0) return amax;
+  const auto [dense, rows] = as_rows(x);
+  MY_OPS_CALL_ON_DEVICE_OF(x, fp4_amax, dense, rows, amax);
+  return amax;
+}
+
+std::tuple<at::Tensor, at::Tensor> fp4_quantize(const at::Tensor& x,
+                                                const std::optional<at::Tensor>& amax,
+                                                const std::string& format,
+                                                const std::string& scale_mode,
+                                                const std::string& rounding, int64_t seed) {
+  constexpr const char* kOp = "fp4_quantize";
+  check_x(kOp, x);
+  Fp4QuantizeOptions options;
+  options.format = format_named(kOp, format);
+  options.scale_mode = named_choice<Fp4ScaleMode>(kOp, "scale_mode", scale_mode,
+                                                  "'floor', 'rceil', 'ceil' or 'even'",
+                                                  {{"floor", Fp4ScaleMode::floor},
+                                                   {"rceil", Fp4ScaleMode::rceil},
+                                                   {"ceil", Fp4ScaleMode::ceil},
+                                                   {"even", Fp4ScaleMode::even}});
+  options.stochastic = named_choice<bool>(kOp, "rounding", rounding, "'nearest' or 'stochastic'",
+                                          {{"nearest", false}, {"stochastic", true}});
+  options.seed = static_cast<uint64_t>(seed);
+  const bool mxfp4 = options.format == Fp4Format::mxfp4;
+  MY_OPS_CHECK(mxfp4 || scale_mode == "floor", kOp, "scale_mode",
+               "'floor' (the other modes are those of 'mxfp4')", "'", scale_mode, "'");
+  MY_OPS_CHECK(!mxfp4 || !amax, kOp, "amax", "None (the format 'mxfp4' has no tensor scale)",
+               "a tensor");
+  if (amax) check_amax(kOp, *amax, "x", x);
+  options.amax = amax ? amax->const_data_ptr<float>() : nullptr;
+
+  const OperatorGuard guard(x);
+  const int64_t K = x.size(-1);
+  const auto bytes = x.options().dtype(at::kByte);
+  auto packed = at::empty(with_last(x, ceil_div(K, 2)), bytes);
+  auto scale = at::empty(with_last(x, ceil_div(K, fp4_block_size(options.format))), bytes);
+  if (x.numel() == 0) return {packed, scale};
+  const auto [dense, rows] = as_rows(x);
+  MY_OPS_CALL_ON_DEVICE_OF(x, fp4_quantize, dense, rows, options, packed, scale);
+  return {packed, scale};
+}
+
+at::Tensor fp4_dequantize(const at::Tensor& packed, const at::Tensor& scale,
+                          const std::optional<at::Tensor>& amax, int64_t K,
+                          const std::string& format_name, const std::string& dtype_name) {
+  constexpr const char* kOp = "fp4_dequantize";
+  const auto format = format_named(kOp, format_name);
+  const auto dtype = named_choice<at::ScalarType>(
+      kOp, "dtype", dtype_name, "'float32', 'float16' or 'bfloat16'",
+      {{"float32", at::kFloat}, {"float16", at::kHalf}, {"bfloat16", at::kBFloat16}});
+  check_device(kOp, "packed", packed);
+  check_same_device(kOp, "scale", scale, "packed", packed);
+  MY_OPS_CHECK(packed.dim() > 0, kOp, "packed", "at least one dimension",
+               "a tensor without dimensions");
+  MY_OPS_CHECK(K >= 0, kOp, "K", "the number of elements of a row", K);
+  check_stored(kOp, "packed", packed, with_last(packed, ceil_div(K, 2)));
+  check_stored(kOp, "scale", scale, with_last(packed, ceil_div(K, fp4_block_size(format))));
+  MY_OPS_CHECK(format == Fp4Format::nvfp4 || !amax, kOp, "amax",
+               "None (the format 'mxfp4' has no tensor scale)", "a tensor");
+  if (amax) check_amax(kOp, *amax, "packed", packed);
+
+  const OperatorGuard guard(packed);
+  auto y = at::empty(with_last(packed, K), packed.options().dtype(dtype));
+  if (y.numel() == 0) return y;
+  const Fp4Rows rows{y.numel() / K, K, K};
+  MY_OPS_CALL_ON_DEVICE_OF(packed, fp4_dequantize, packed.contiguous(), scale.contiguous(),
+                           amax ? amax->const_data_ptr<float>() : nullptr, format, rows, y);
+  return y;
+}
+
+TORCH_LIBRARY_FRAGMENT(my_ops, library) {
+  define_op(library, "fp4_amax(Tensor x) -> Tensor", &fp4_amax);
+  define_op(library,
+            "fp4_quantize(Tensor x, Tensor? amax, str format, str scale_mode, str rounding, "
+            "int seed) -> (Tensor, Tensor)",
+            &fp4_quantize);
+  define_op(library,
+            "fp4_dequantize(Tensor packed, Tensor scale, Tensor? amax, SymInt K, str format, "
+            "str dtype) -> Tensor",
+            &fp4_dequantize);
+}
+
+}  // namespace my_ops

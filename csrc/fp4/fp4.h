@@ -1,0 +1,69 @@
+// fp4_quantize, fp4_dequantize: a tensor [..., K] to and from the formats of common/fp4.h.
+//
+//   amax         = max |x|, NaN ignored                                      (NVFP4, two levels)
+//   scale[b]     = E4M3(max |x in block b| * S / 6), S = 2688 / amax         (NVFP4; one level: S =
+//   1)
+//                = E8M0 of max |x in block b| by scale_mode                  (MXFP4)
+//   code[k]      = E2M1(x[k] / (scale[b] / S))
+//   value[k]     = code[k] * (scale[b] / S)
+//
+// x       [..., K]               float32, float16 or bfloat16, any strides
+// packed  [..., ceil(K / 2)]     uint8, the even element in the low nibble
+// scale   [..., ceil(K / 16)]    uint8, the bits of float8_e4m3fn      (NVFP4)
+//         [..., ceil(K / 32)]    uint8, the bits of float8_e8m0fnu     (MXFP4)
+// amax    one float32, for NVFP4 with two levels, else none
+//
+// A NaN makes its block NaN (scale 0x7F or 0xFF, all codes 7). All bytes are the same on CPU and
+// CUDA.
+#pragma once
+
+#include <ATen/Dispatch.h>
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <string>
+#include <tuple>
+
+#include "common/fp4.h"
+#include "fp4/fp4_rows.h"
+
+// The dtypes of the high-precision side, for CPU and CUDA alike.
+#define FP4_DISPATCH(dtype, ...)                                                 \
+  AT_DISPATCH_SWITCH(dtype, "fp4",                                               \
+                     AT_DISPATCH_CASE(at::kFloat, __VA_ARGS__) AT_DISPATCH_CASE( \
+                         at::kHalf, __VA_ARGS__) AT_DISPATCH_CASE(at::kBFloat16, __VA_ARGS__))
+
+namespace my_ops {
+
+// The operators: checks, allocation, choice of the device (fp4.cpp).
+at::Tensor fp4_amax(const at::Tensor& x);
+std::tuple<at::Tensor, at::Tensor> fp4_quantize(const at::Tensor& x,
+                                                const std::optional<at::Tensor>& amax,
+                                                const std::string& format,
+                                                const std::string& scale_mode,
+                                                const std::string& rounding, int64_t seed);
+at::Tensor fp4_dequantize(const at::Tensor& packed, const at::Tensor& scale,
+                          const std::optional<at::Tensor>& amax, int64_t K,
+                          const std::string& format, const std::string& dtype);
+
+struct Fp4QuantizeOptions {
+  Fp4Format format;
+  Fp4ScaleMode scale_mode;
+  bool stochastic;
+  uint64_t seed;
+  const float* amax;  // null: one level, or MXFP4
+};
+
+// The kernels. `rows` describes x, of which nothing else is read; the other tensors are dense.
+void fp4_amax_cpu(const at::Tensor& x, const Fp4Rows& rows, at::Tensor& amax);
+void fp4_amax_cuda(const at::Tensor& x, const Fp4Rows& rows, at::Tensor& amax);
+void fp4_quantize_cpu(const at::Tensor& x, const Fp4Rows& rows, const Fp4QuantizeOptions& options,
+                      at::Tensor& packed, at::Tensor& scale);
+void fp4_quantize_cuda(const at::Tensor& x, const Fp4Rows& rows, const Fp4QuantizeOptions& options,
+                       at::Tensor& packed, at::Tensor& scale);
+void fp4_dequantize_cpu(const at::Tensor& packed, const at::Tensor& scale, const float* amax,
+                        Fp4Format format, const Fp4Rows& rows, at::Tensor& y);
+void fp4_dequantize_cuda(const at::Tensor& packed, const at::Tensor& scale, const float* amax,
+                         Fp4Format format, const Fp4Rows& rows, at::Tensor& y);
+
+}  // namespace my_ops

@@ -1,0 +1,163 @@
+"""my_ops.fp4_quantize and fp4_dequantize: NVFP4 and MXFP4. Public functions, Functions, fakes."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from my_ops.fp4_tensor import BLOCK_SIZE, FP4Tensor
+from my_ops.ops._function import fast_apply, needs_function
+
+_amax = torch.ops.my_ops.fp4_amax.default
+_quantize = torch.ops.my_ops.fp4_quantize.default
+_dequantize = torch.ops.my_ops.fp4_dequantize.default
+
+
+def fp4_quantize(
+    x: Tensor,
+    format: str = "nvfp4",
+    *,
+    axis: int = -1,
+    amax: Tensor | float | None = None,
+    two_level: bool = True,
+    scale_mode: str = "floor",
+    rounding: str = "nearest",
+    seed: int = 0,
+) -> FP4Tensor:
+    """Rounds ``x`` to 4-bit floats with a scale for each block along its last dimension.
+
+    Args:
+        x: ``[..., K]``, float32, float16 or bfloat16, any strides, on CPU or CUDA.
+        format: ``"nvfp4"`` (blocks of 16, E4M3 scales and one float32 per tensor) or ``"mxfp4"``
+            (blocks of 32, scales that are powers of two).
+        axis: the dimension that the blocks lie along: the last, or 0 for a matrix. Then the bytes
+            are those of ``fp4_quantize(x.t())``, and the result is its transpose.
+        amax: NVFP4's largest magnitude of the tensor, where it is known: it saves a pass over
+            ``x``. Larger elements saturate. One float32 element or a number.
+        two_level: False leaves out NVFP4's tensor scale.
+        scale_mode: how MXFP4 rounds a scale: ``"floor"``, ``"rceil"``, ``"ceil"``, ``"even"``.
+        rounding: ``"nearest"`` (ties to even) or ``"stochastic"``, up with a probability equal to
+            the distance: the same bits for one ``seed`` on every device.
+        seed: of the stochastic rounding, 64 bits.
+
+    Returns:
+        An :class:`my_ops.FP4Tensor` with the shape and dtype of ``x``. The bytes are the same on
+        CPU and CUDA for every input. Magnitudes above the largest saturate, Inf too in NVFP4; a
+        NaN, in MXFP4 also an Inf, makes its whole block NaN.
+
+    Raises:
+        RuntimeError: for another dtype, device, name or ``amax``; the message names the argument.
+
+    The gradient passes unchanged (straight-through).
+    """
+    if not -x.dim() <= axis < x.dim() or axis % x.dim() != x.dim() - 1:
+        if x.dim() != 2 or axis not in (0, -2):
+            raise RuntimeError(
+                "my_ops.fp4_quantize: axis: expected the last dimension of x, or 0 for a matrix, "
+                f"got {axis} for {x.dim()} dimensions"
+            )
+        options = {"amax": amax, "two_level": two_level, "scale_mode": scale_mode}
+        return fp4_quantize(x.t(), format, **options, rounding=rounding, seed=seed).t()
+    if amax is not None:
+        amax = _given_amax(amax, x, format, two_level)
+    if needs_function(x):
+        arguments = x, amax, format, two_level, scale_mode, rounding, seed
+        return FP4QuantizeFunction.apply(*arguments)
+    return _quantized(x, amax, format, two_level, scale_mode, rounding, seed)
+
+
+def fp4_dequantize(q: FP4Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """The values of ``q``: code times block scale times tensor scale, rounded to ``dtype``.
+
+    Args:
+        q: what :func:`fp4_quantize` returned.
+        dtype: float32, float16 or bfloat16; by default that of ``q``. MXFP4 in the modes rceil,
+            ceil and even can decode float16 values near the top to 65536, Inf in float16.
+
+    The gradient passes unchanged.
+    """
+    if not isinstance(q, FP4Tensor):
+        raise RuntimeError(f"my_ops.fp4_dequantize: q: expected an FP4Tensor, got {type(q)}")
+    if q.transposed:
+        return fp4_dequantize(q.mT, dtype).mT
+    dtype = q.dtype if dtype is None else dtype
+    dequantized = FP4DequantizeFunction.apply if needs_function(q) else _dequantized
+    return dequantized(q, q.K, dtype)
+
+
+def _given_amax(amax, x, format, two_level):
+    def refuse(expected, got):
+        raise RuntimeError(f"my_ops.fp4_quantize: amax: expected {expected}, got {got}")
+
+    if format == "mxfp4":
+        refuse("None (the format 'mxfp4' has no tensor scale)", amax)
+    if not two_level:
+        refuse("None with two_level=False", amax)
+    if isinstance(amax, Tensor):
+        return amax.detach()
+    if math.isnan(amax) or amax < 0:
+        refuse("a number from 0 on", amax)
+    return torch.full((), amax, dtype=torch.float32, device=x.device)
+
+
+def _quantized(x, amax, format, two_level, scale_mode, rounding, seed):
+    if amax is None and two_level and format == "nvfp4":
+        amax = _amax(x)
+    packed, scale_bytes = _quantize(x, amax, format, scale_mode, rounding, seed)
+    return FP4Tensor(packed, scale_bytes, amax, format, x.shape[-1], x.dtype)
+
+
+def _dequantized(q, K, dtype):
+    name = str(dtype).removeprefix("torch.")
+    return _dequantize(q.packed, q.scale_bytes, q.amax, K, q.format, name)
+
+
+@fast_apply
+class FP4QuantizeFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(x, amax, format, two_level, scale_mode, rounding, seed):
+        return _quantized(x, amax, format, two_level, scale_mode, rounding, seed)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad, None, None, None, None, None, None
+
+
+@fast_apply
+class FP4DequantizeFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(q, K, dtype):  # K is an argument: Dynamo cannot read q's symbolic shape in here
+        return _dequantized(q, K, dtype)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad, None, None
+
+
+def _blocks(K, block):
+    return (K + block - 1) // block
+
+
+@torch.library.register_fake("my_ops::fp4_amax")
+def _(x):
+    return x.new_empty((), dtype=torch.float32)
+
+
+@torch.library.register_fake("my_ops::fp4_quantize")
+def _(x, amax, format, scale_mode, rounding, seed):
+    *leading, K = x.shape
+    packed = x.new_empty((*leading, _blocks(K, 2)), dtype=torch.uint8)
+    return packed, x.new_empty((*leading, _blocks(K, BLOCK_SIZE[format])), dtype=torch.uint8)
+
+
+@torch.library.register_fake("my_ops::fp4_dequantize")
+def _(packed, scale, amax, K, format, dtype):
+    return packed.new_empty((*packed.shape[:-1], K), dtype=getattr(torch, dtype))
