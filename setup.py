@@ -10,9 +10,15 @@ import sys
 import sysconfig
 from pathlib import Path
 
+import setuptools
 from setuptools import setup
 
 ROOT = Path(__file__).resolve().parent
+if int(setuptools.__version__.split(".")[0]) < 77:
+    sys.exit(
+        f"my_ops needs setuptools 77 or newer to build, and this is {setuptools.__version__}.\n"
+        "Upgrade it with:  pip install 'setuptools>=77'"
+    )
 sys.path.insert(0, str(ROOT / "tools"))
 
 try:

@@ -1,0 +1,210 @@
+"""How my_ops is built, packed and imported: what fits, what does not, and what the user is told."""
+
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+
+import my_ops
+from my_ops import _build_info, _load
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+import cuda_toolchain  # noqa: E402
+
+
+def run(*command, cwd=ROOT, **environment):
+    return subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd,
+        env={**os.environ, **{k: str(v) for k, v in environment.items()}},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def python(code, cwd="/", **environment):
+    """Runs `code` in a fresh interpreter that finds my_ops in this checkout."""
+    return run(sys.executable, "-c", code, cwd=cwd, PYTHONPATH=ROOT, **environment)
+
+
+# --- import ---------------------------------------------------------------------------------------
+
+
+def test_import_alone_works_and_does_not_initialise_cuda():
+    result = python("import my_ops, torch; print(torch.cuda.is_initialized())")
+    assert result.stdout.strip() == "False", result.stderr
+
+
+def test_compiled_module_alone_can_be_imported():
+    assert python("import my_ops._C as c; print(c.square.__name__)").stdout.strip() == "square"
+
+
+def test_import_survives_fork():
+    code = (
+        "import my_ops, torch, os\n"
+        "pid = os.fork()\n"
+        "y = my_ops.square(torch.full((3,), 3.0))\n"
+        "assert y.tolist() == [9.0] * 3\n"
+        "if pid: assert os.waitpid(pid, 0)[1] == 0; print('both')\n"
+    )
+    result = python(code)
+    assert result.stdout.strip() == "both", result.stderr
+
+
+def test_reload_of_the_package_does_not_register_twice():
+    code = "import my_ops, importlib; importlib.reload(my_ops); print('ok')"
+    assert python(code).stdout.strip() == "ok"
+
+
+def test_build_information_is_of_the_running_torch():
+    assert _build_info.torch == torch.__version__
+    _load.check_build(_build_info.torch, _build_info.cuda)
+
+
+def test_another_torch_is_named_with_the_command():
+    with pytest.raises(ImportError) as error:
+        _load.check_build("2.5.1+cu121", "12.1")
+    assert "built for torch 2.5.1+cu121" in str(error.value)
+    assert f"torch {torch.__version__} is running" in str(error.value)
+    assert "pip install --no-build-isolation" in str(error.value)
+
+
+def test_another_cuda_is_named_with_the_command():
+    with pytest.raises(ImportError, match=r"built for CUDA 99\.1 and torch .* runs with CUDA"):
+        _load.check_build(torch.__version__, "99.1")
+
+
+def test_missing_build_is_named(tmp_path):
+    package = tmp_path / "my_ops"
+    package.mkdir()
+    for name in ("__init__.py", "_load.py"):
+        (package / name).write_text((ROOT / "my_ops" / name).read_text())
+    result = run(sys.executable, "-c", "import my_ops", cwd=tmp_path, PYTHONPATH=tmp_path)
+    assert "ImportError: my_ops._C is not built" in result.stderr
+
+
+def test_stub_lists_the_compiled_functions():
+    stub = (ROOT / "my_ops" / "_C.pyi").read_text()
+    declared = {line.split("(")[0][4:] for line in stub.splitlines() if line.startswith("def ")}
+    compiled = {name for name in dir(my_ops._C) if not name.startswith("__")}
+    assert declared == compiled
+
+
+# --- the compiler ---------------------------------------------------------------------------------
+
+needs_compiler = pytest.mark.skipif(
+    cuda_toolchain.find() is None, reason="no CUDA compiler for this torch"
+)
+
+
+@needs_compiler
+def test_architectures_are_chosen_without_a_gpu():
+    code = (
+        "import cuda_toolchain as c, os; c.find().configure_environment();"
+        "print(os.environ['TORCH_CUDA_ARCH_LIST'])"
+    )
+    tools = ROOT / "tools"
+    hidden = {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": tools}
+    chosen = run(sys.executable, "-c", code, TORCH_CUDA_ARCH_LIST="", **hidden)
+    assert chosen.stdout.strip() == cuda_toolchain.DEFAULT_ARCHITECTURES, chosen.stderr
+    kept = run(sys.executable, "-c", code, TORCH_CUDA_ARCH_LIST="9.0", **hidden)
+    assert kept.stdout.strip() == "9.0"
+
+
+@needs_compiler
+def test_compiler_is_found_behind_a_wrapper_script(tmp_path, monkeypatch):
+    real = cuda_toolchain.find().cuda_home
+    wrapper = tmp_path / "nvcc"
+    wrapper.write_text(f'#!/bin/sh\nexec {real}/bin/nvcc "$@"\n')
+    wrapper.chmod(0o755)
+    assert cuda_toolchain._home_of(str(wrapper)).resolve() == real.resolve()
+
+
+def test_no_compiler_is_found_for_a_cpu_build_of_torch(monkeypatch):
+    monkeypatch.setattr(torch.version, "cuda", None)
+    assert cuda_toolchain.find() is None
+
+
+def test_cuda_that_is_insisted_on_and_missing_is_named(tmp_path):
+    # A torch of CUDA 99: no compiler fits it.
+    code = (
+        "import torch, sys, runpy; torch.version.cuda = '99.0'; sys.argv = ['setup.py', '--name'];"
+        "runpy.run_path('setup.py', run_name='__main__')"
+    )
+    result = run(sys.executable, "-c", code, MY_OPS_CUDA=1)
+    assert result.returncode != 0
+    assert "there is no nvcc for torch" in result.stderr
+    assert "tools/cuda_toolchain.py --install" in result.stderr
+
+
+def test_without_torch_the_build_names_the_command(tmp_path):
+    # -I and -S: an interpreter that sees no site-packages, as in an isolated build without torch.
+    code = (
+        "import sys, types, sysconfig; m = types.ModuleType('setuptools'); m.setup = None; m.__version__ = '80';"
+        "sys.modules['setuptools'] = m; sysconfig.get_paths = lambda: {'purelib': '/nowhere'};"
+        "import runpy; runpy.run_path('setup.py', run_name='__main__')"
+    )
+    result = run(sys.executable, "-I", "-S", "-c", code)
+    assert result.returncode != 0
+    assert "pip install torch==" in result.stderr
+
+
+# --- packages -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sdist")
+    code = f"from setuptools import build_meta; print(build_meta.build_sdist({str(folder)!r}))"
+    result = run(sys.executable, "-c", code, MY_OPS_CUDA=0)
+    assert result.returncode == 0, result.stderr
+    return next(folder.glob("*.tar.gz"))
+
+
+def test_sdist_is_complete(sdist):
+    with tarfile.open(sdist) as archive:
+        packed = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
+    tracked = run("git", "ls-files").stdout.split()
+    if not tracked:
+        pytest.skip("not a git checkout: nothing to compare the archive with")
+    ignored = {".gitignore", ".ci/run"}
+    assert set(tracked) - ignored <= packed
+    assert not [name for name in packed if name.endswith(".so") or "_build_info" in name]
+
+
+def test_sdist_builds_a_wheel_without_cuda_that_says_so(sdist, tmp_path):
+    """The archive alone is enough to build, install and run; CUDA calls of a CPU build say why."""
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    source = next(tmp_path.glob("my_ops-*"))
+    result = run(
+        *(sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps"),
+        *("-w", tmp_path, source),
+        MY_OPS_CUDA=0,
+    )
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
+    site = tmp_path / "site"
+    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
+        wheel.extractall(site)
+        names = wheel.namelist()
+    for name in ("py.typed", "_C.pyi", "_build_info.py", "ops/square.py"):
+        assert f"my_ops/{name}" in names
+    code = (
+        "import my_ops, torch; print(my_ops.__file__, my_ops._build_info.cuda)\n"
+        "assert my_ops.square(torch.full((2,), 3.0)).tolist() == [9.0, 9.0]\n"
+        "if torch.cuda.is_available():\n"
+        "    try: my_ops.square(torch.ones(2, device='cuda'))\n"
+        "    except RuntimeError as error: assert 'built without CUDA' in str(error)\n"
+        "    else: raise AssertionError\n"
+    )
+    result = run(sys.executable, "-c", code, cwd="/", PYTHONPATH=site)
+    assert result.returncode == 0, result.stderr
+    assert str(site) in result.stdout
+    assert result.stdout.strip().endswith("None")

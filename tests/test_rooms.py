@@ -1,0 +1,86 @@
+"""The layout of the repository: each operator has all its files, short ones, and is listed."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import my_ops
+
+ROOT = Path(__file__).resolve().parent.parent
+ROOMS = sorted(path.name for path in (ROOT / "csrc").iterdir() if path.is_dir())
+ROOMS.remove("common")
+
+LINE_LIMITS = {".cu": 400, ".cpp": 200, ".h": 200, ".cuh": 200}
+PYTHON_OPERATOR_LINE_LIMIT = 250
+
+SOURCES = sorted(path for path in (ROOT / "csrc").rglob("*") if path.suffix in LINE_LIMITS)
+
+
+def lines(path):
+    return path.read_text().splitlines()
+
+
+def relative(path):
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_room_is_complete(room):
+    folder = ROOT / "csrc" / room
+    assert (folder / f"{room}.h").exists()
+    assert (folder / f"{room}.cpp").exists()
+    assert (folder / f"{room}_cpu.cpp").exists()
+    assert list(folder.glob(f"{room}_*cuda.cu"))
+    assert (ROOT / "my_ops" / "ops" / f"{room}.py").exists()
+    assert (ROOT / "benchmarks" / f"bench_{room}.py").exists()
+    assert list((ROOT / "tests").glob(f"test_{room}*.py"))
+    assert f'#include "{room}/{room}.h"' in (ROOT / "csrc" / "module.cpp").read_text()
+
+
+@pytest.mark.parametrize("name", my_ops.__all__)
+def test_public_name_is_documented(name):
+    assert getattr(my_ops, name).__doc__
+    if name[0].islower() and name != "nn":
+        assert f"`{name}`" in (ROOT / "README.md").read_text()
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=relative)
+def test_source_is_short_and_says_what_it_holds(path):
+    text = lines(path)
+    assert len(text) <= LINE_LIMITS[path.suffix]
+    assert text[0].startswith("// ")
+    if path.suffix in (".h", ".cuh"):
+        assert "#pragma once" in text
+    if path.name != "module.cpp":
+        assert not any("torch/extension.h" in line for line in text)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "my_ops").rglob("*.py")), ids=relative)
+def test_python_is_short_and_says_what_it_holds(path):
+    text = lines(path)
+    assert len(text) <= PYTHON_OPERATOR_LINE_LIMIT
+    assert text[0].startswith('"""')
+
+
+def test_no_two_sources_share_an_object_file():
+    stems = [relative(path.with_suffix("")) for path in SOURCES if path.suffix in (".cpp", ".cu")]
+    assert len(stems) == len(set(stems))
+
+
+@pytest.mark.parametrize("path", [p for p in SOURCES if p.suffix != ".h"], ids=relative)
+def test_kernels_are_launched_through_launch(path):
+    """common/launch.cuh takes the current stream and checks the launch; nothing else launches."""
+    if path.name != "launch.cuh":
+        assert "<<<" not in path.read_text()
+
+
+def test_flags_that_change_numbers_or_break_with_another_torch():
+    flags = (ROOT / "setup.py").read_text()
+    assert not re.search(r"use_fast_math|-std=|-ffast-math|-rdc", flags)
+    assert "-ffp-contract=off" in flags
+
+
+@pytest.mark.parametrize("path", [p for p in SOURCES if p.suffix in (".cu", ".cuh")], ids=relative)
+def test_no_float_atomics(path):
+    assert "atomicAdd" not in path.read_text()
