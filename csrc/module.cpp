@@ -3,6 +3,7 @@
 #include <torch/extension.h>
 
 #include "fp4/fp4.h"
+#include "rmsnorm/rmsnorm.h"
 #include "square/square.h"
 
 namespace {
@@ -13,6 +14,17 @@ using pybind11::arg;
 at::Tensor square_(at::Tensor x) {
   my_ops::square_inplace(x);
   return x;
+}
+
+at::Tensor rmsnorm(const at::Tensor& x, const std::optional<at::Tensor>& weight,
+                   std::optional<double> eps) {
+  return my_ops::rmsnorm_forward(x, weight, eps, 0.0, false, std::nullopt);
+}
+
+std::tuple<at::Tensor, at::Tensor> rmsnorm_backward(const at::Tensor& grad, const at::Tensor& x,
+                                                    const at::Tensor& weight,
+                                                    std::optional<double> eps) {
+  return my_ops::rmsnorm_backward(grad, std::nullopt, x, weight, eps, 0.0);
 }
 
 }  // namespace
@@ -29,4 +41,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module_) {
 
   module_.def("square", &my_ops::square_forward, arg("x"), ReleaseGil());
   module_.def("square_", &square_, arg("x"), ReleaseGil());
+
+  module_.def("rmsnorm", &rmsnorm, arg("x"), arg("weight") = pybind11::none(), arg("eps") = 1e-6,
+              ReleaseGil());
+  module_.def("rmsnorm_backward", &rmsnorm_backward, arg("grad"), arg("x"), arg("weight"),
+              arg("eps") = 1e-6, ReleaseGil());
 }

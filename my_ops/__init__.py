@@ -1,16 +1,20 @@
 """my_ops: custom CUDA and CPU operators for PyTorch, forward and backward, eager and compiled."""
 
-from my_ops import _load  # noqa: F401  (checks the build, then loads _C: before the operators)
+from my_ops import _load, nn  # noqa: F401  (_load checks the build and loads _C, hence first)
 from my_ops.fp4_tensor import FP4Tensor
 from my_ops.ops.fp4 import fp4_dequantize, fp4_quantize
+from my_ops.ops.rmsnorm import add_rmsnorm, rmsnorm
 from my_ops.ops.square import square, square_
 
 __version__ = "0.1.0"
 
 __all__ = [
     "FP4Tensor",
+    "add_rmsnorm",
     "fp4_dequantize",
     "fp4_quantize",
+    "nn",
+    "rmsnorm",
     "square",
     "square_",
 ]

@@ -1,0 +1,5 @@
+"""Modules with the operators of my_ops, drop-in for those of torch.nn."""
+
+from my_ops.nn.rmsnorm import RMSNorm
+
+__all__ = ["RMSNorm"]

@@ -1,0 +1,177 @@
+"""my_ops.rmsnorm and add_rmsnorm. Public functions, RMSNormFn, AddRMSNormFn, fakes, the named
+operator.
+
+With rstd = 1 / sqrt(mean(x^2) + eps) over the last dimension, y = x * rstd * (weight + offset).
+"""
+
+import torch
+from torch import Tensor
+
+from my_ops.ops._function import fast_apply, needs_function
+from my_ops.ops._rmsnorm_backward import gradients, register_row_vmap
+
+_forward = torch.ops.my_ops.rmsnorm_forward.default
+_add_forward = torch.ops.my_ops.add_rmsnorm_forward.default
+
+_ROUND_BEFORE_WEIGHT = {"torch": False, "hf": True}
+# The operators take the dtype by name: AOTInductor of torch 2.11 passes float32 on as float64.
+_DTYPE_NAMES = {
+    torch.float16: "float16",
+    torch.bfloat16: "bfloat16",
+    torch.float32: "float32",
+    torch.float64: "float64",
+}
+_DTYPES = {name: dtype for dtype, name in _DTYPE_NAMES.items()}
+
+
+def rmsnorm(
+    x: Tensor,
+    weight: Tensor | None = None,
+    eps: float | None = 1e-6,
+    *,
+    weight_offset: float = 0.0,
+    cast_order: str = "torch",
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """Root mean square normalization over the last dimension, times ``weight``.
+
+    Args:
+        x: ``[..., H]``, float16, bfloat16, float32 or float64, on CPU or CUDA. Rows may lie
+            anywhere; where the last dimension is not dense ``x`` is copied.
+        weight: ``[H]``; its dtype may differ from that of ``x`` (float64 only with a float64
+            ``x``). None: no product.
+        eps: added to the mean square. None: the machine epsilon of float32, of float64 for a
+            float64 ``x``, as in :func:`torch.nn.functional.rms_norm`.
+        weight_offset: added to ``weight`` in float32; 1.0 is Gemma's ``1 + weight``.
+        cast_order: ``"torch"`` computes in float32 and rounds once; ``"hf"`` rounds ``x * rstd``
+            to the dtype of ``x`` before the product, as Hugging Face's Llama does.
+        out_dtype: the dtype of the result; None: that of ``x``.
+
+    Returns:
+        A new contiguous tensor with the shape of ``x``. 16-bit results are within one unit in the
+        last place of the exact ones, float32 results within two; a row does not depend on how
+        many others there are.
+
+    Raises:
+        RuntimeError: for a dtype, device or shape that does not fit; the message names the
+            argument.
+        ValueError: for another ``cast_order``.
+
+    The gradients are those of the formula, whatever ``cast_order`` is, and can be differentiated
+    again. The gradient of ``weight`` has the same bits in every run.
+    """
+    options = _options("rmsnorm", eps, weight_offset, cast_order, out_dtype)
+    if needs_function(x, weight):
+        return RMSNormFn.apply(x, weight, *options)
+    return _forward(x, weight, *options)
+
+
+def add_rmsnorm(
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor | None = None,
+    eps: float | None = 1e-6,
+    *,
+    weight_offset: float = 0.0,
+    cast_order: str = "torch",
+    out_dtype: torch.dtype | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Returns ``(rmsnorm(x + residual, ...), x + residual)`` in one pass over memory.
+
+    ``residual`` has the shape and dtype of ``x``. The sum is rounded to that dtype before it is
+    normalized, so the results have the bits of the two steps done one after the other.
+    See :func:`rmsnorm` for the other arguments.
+    """
+    options = _options("add_rmsnorm", eps, weight_offset, cast_order, out_dtype)
+    if needs_function(x, residual, weight):
+        return AddRMSNormFn.apply(x, residual, weight, *options)
+    return _add_forward(x, residual, weight, *options)
+
+
+def _options(op, eps, weight_offset, cast_order, out_dtype):
+    if cast_order not in _ROUND_BEFORE_WEIGHT:
+        raise ValueError(f"my_ops.{op}: cast_order: expected 'torch' or 'hf', got {cast_order!r}")
+    name = None if out_dtype is None else _DTYPE_NAMES.get(out_dtype) or str(out_dtype)
+    return eps, weight_offset, _ROUND_BEFORE_WEIGHT[cast_order], name
+
+
+@fast_apply
+class RMSNormFn(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x, weight, eps, weight_offset, round_before_weight, out_dtype):
+        return _forward(x, weight, eps, weight_offset, round_before_weight, out_dtype)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        x, weight, ctx.eps, ctx.weight_offset, *_ = inputs
+        ctx.save_for_backward(x, weight)
+
+    @staticmethod
+    def backward(ctx, grad):
+        wanted = ctx.needs_input_grad[:2]
+        grads = gradients(wanted, grad, None, *ctx.saved_tensors, ctx.eps, ctx.weight_offset)
+        return *grads, None, None, None, None
+
+
+@fast_apply
+class AddRMSNormFn(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x, residual, weight, eps, weight_offset, round_before_weight, out_dtype):
+        return _add_forward(x, residual, weight, eps, weight_offset, round_before_weight, out_dtype)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        _, _, weight, ctx.eps, ctx.weight_offset, *_ = inputs
+        ctx.save_for_backward(output[1], weight)
+
+    @staticmethod
+    def backward(ctx, grad, grad_sum):
+        wanted = (any(ctx.needs_input_grad[:2]), ctx.needs_input_grad[2])
+        grad_x, grad_weight = gradients(
+            wanted, grad, grad_sum, *ctx.saved_tensors, ctx.eps, ctx.weight_offset
+        )
+        return grad_x, grad_x, grad_weight, None, None, None, None
+
+
+@torch.library.register_fake("my_ops::rmsnorm_forward")
+def _(x, weight, eps, weight_offset, round_before_weight, out_dtype):
+    return x.new_empty(x.shape, dtype=_DTYPES.get(out_dtype, x.dtype))
+
+
+@torch.library.register_fake("my_ops::add_rmsnorm_forward")
+def _(x, residual, weight, eps, weight_offset, round_before_weight, out_dtype):
+    return x.new_empty(x.shape, dtype=_DTYPES.get(out_dtype, x.dtype)), x.new_empty(x.shape)
+
+
+register_row_vmap(_forward, row_arguments=1)
+register_row_vmap(_add_forward, row_arguments=2, outputs=2)
+
+
+# torch.ops.my_ops.rmsnorm: the same operator by name, differentiable, for graphs and exports.
+@torch.library.custom_op(
+    "my_ops::rmsnorm",
+    mutates_args=(),
+    schema="(Tensor x, Tensor? weight=None, float? eps=1e-6) -> Tensor",
+)
+def _named(x, weight=None, eps=1e-6):
+    return _forward(x, weight, eps, 0.0, False, None)
+
+
+@_named.register_fake
+def _(x, weight=None, eps=1e-6):
+    return x.new_empty(x.shape)
+
+
+def _named_setup_context(ctx, inputs, output):
+    RMSNormFn.setup_context(ctx, (*inputs, 0.0), output)
+
+
+def _named_backward(ctx, grad):
+    return RMSNormFn.backward(ctx, grad)[:3]
+
+
+_named.register_autograd(_named_backward, setup_context=_named_setup_context)
