@@ -80,7 +80,7 @@ def test_hugging_face_cast_order(device, dtype, w_dtype):
     expected = hugging_face_llama(x, weight, 1e-5)
     y = my_ops.rmsnorm(x, weight, 1e-5, cast_order="hf", out_dtype=expected.dtype)
     if dtype == torch.float32:
-        torch.testing.assert_close(y, expected, rtol=3e-7, atol=0)
+        torch.testing.assert_close(y, expected, rtol=3 * 2.0**-23, atol=0)
     else:
         assert (y != expected).float().mean() < 1e-3
         assert (y != my_ops.rmsnorm(x, weight, 1e-5, out_dtype=y.dtype)).float().mean() > 0.05
@@ -184,7 +184,7 @@ def test_empty(device, shape):
     weight = torch.ones(shape[-1], device=device, requires_grad=True)
     for y in (my_ops.rmsnorm(x, weight), *my_ops.add_rmsnorm(x, x, weight)):
         assert (y.shape, y.dtype) == (x.shape, x.dtype)
-        grads = torch.autograd.grad(y.sum(), (x, weight), allow_unused=True)
+        grads = torch.autograd.grad(y.sum(), (x, weight), allow_unused=True, retain_graph=True)
         assert grads[0].shape == shape
         assert grads[1] is None or torch.equal(grads[1], torch.zeros_like(weight))
     torch.ones(3, device=device).sum().item()  # the context is still usable

@@ -3,6 +3,7 @@
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include "common/launch.cuh"
 #include "rmsnorm/backward_launch.cuh"
 #include "rmsnorm/cuda_types.cuh"
 #include "rmsnorm/rmsnorm.h"
@@ -51,12 +52,11 @@ void rmsnorm_backward_cuda(const at::Tensor& grad, const at::Tensor& grad_sum, c
       partial_sums = at::empty({args.rows, config.slices, 2}, x.options().dtype(at::kDouble));
       args.partial_sums = partial_sums.mutable_data_ptr<double>();
     }
-    const auto stream = c10::cuda::getCurrentCUDAStream();
-    C10_CUDA_CHECK(launcher.launch(args, stream));
+    C10_CUDA_CHECK(launcher.launch(args, c10::cuda::getCurrentCUDAStream()));
     if (grad_weight.defined()) {
-      C10_CUDA_CHECK(launch_weight_gradient(args.partial_weight,
-                                            static_cast<w_t*>(grad_weight.mutable_data_ptr()),
-                                            launcher.parts, args.H, stream));
+      launch(rmsnorm_weight_kernel<acc_t, w_t>, ceil_div<int64_t>(args.H, kWarpSize),
+             kWeightThreads, 0, args.partial_weight,
+             static_cast<w_t*>(grad_weight.mutable_data_ptr()), launcher.parts, args.H);
     }
   });
 }

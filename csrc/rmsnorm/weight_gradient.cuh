@@ -1,8 +1,6 @@
-// The second stage of rmsnorm's backward: the sum over the parts of the weight's gradient. Needs no
-// torch.
+// The second stage of rmsnorm's backward: the sum over the parts of the weight's gradient. Device
+// only, needs no torch.
 #pragma once
-
-#include <cuda_runtime.h>
 
 #include <cstdint>
 
@@ -35,15 +33,6 @@ __global__ void __launch_bounds__(kWeightThreads)
   sum = lanes_sum<kWarpSize>(sums[lane][warp]);
   const int64_t owned = static_cast<int64_t>(blockIdx.x) * kWarpSize + warp;
   if (lane == 0 && owned < H) grad_weight[owned] = narrow<w_t>(sum);
-}
-
-template <typename acc_t, typename w_t>
-cudaError_t launch_weight_gradient(const acc_t* partial_weight, w_t* grad_weight, int64_t parts,
-                                   int64_t H, cudaStream_t stream) {
-  const unsigned blocks = static_cast<unsigned>((H + kWarpSize - 1) / kWarpSize);
-  rmsnorm_weight_kernel<<<blocks, kWeightThreads, 0, stream>>>(partial_weight, grad_weight, parts,
-                                                               H);
-  return cudaGetLastError();
 }
 
 }  // namespace my_ops

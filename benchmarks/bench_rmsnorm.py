@@ -1,0 +1,96 @@
+"""my_ops.rmsnorm beside torch: bandwidth over the width, overhead on a small tensor.
+
+    python benchmarks/bench_rmsnorm.py
+
+Bytes: forward reads x and writes y (2 transfers); backward reads grad and x and writes grad_x (3);
+add_rmsnorm reads x and residual and writes y and the sum (4). The weight is small beside them.
+"""
+
+import torch
+from common import (
+    DEVICE,
+    call_overhead,
+    copy_bytes_per_second,
+    measure,
+    print_header,
+    print_row,
+)
+
+import my_ops
+
+ELEMENT_BYTES = 1 << 30 if DEVICE == "cuda" else 32 << 20
+OURS_BACKWARD = torch.ops.my_ops.rmsnorm_backward.default
+TORCH_BACKWARD = torch.ops.aten._fused_rms_norm_backward.default
+WIDTHS = [256, 1024, 4096, 8192, 16384, 65536, 131072, 262144, 111, 769, 5125]
+EPS = 1e-6
+
+
+def torch_add(x, residual, weight):
+    total = x + residual
+    return torch.nn.functional.rms_norm(total, weight.shape, weight, EPS), total
+
+
+def check(x, weight) -> None:
+    rows = x[:64]
+    expected = torch.nn.functional.rms_norm(rows.double(), weight.shape, weight.double(), EPS)
+    torch.testing.assert_close(my_ops.rmsnorm(rows, weight, EPS), expected.to(x.dtype))
+
+
+def bandwidth() -> None:
+    copy = copy_bytes_per_second()
+    print_header("rmsnorm, bandwidth", "case", "my_ops GB/s", "torch GB/s", "my_ops/copy")
+    print_row("copy", copy / 1e9, "", "")
+    for dtype in (torch.bfloat16, torch.float32):
+        for H in WIDTHS:
+            x = torch.randn(ELEMENT_BYTES // dtype.itemsize // H, H, dtype=dtype, device=DEVICE)
+            grad, weight = torch.randn_like(x), torch.randn(H, dtype=dtype, device=DEVICE)
+            check(x, weight)
+            rstd = torch.rsqrt(x.float().square().mean(-1, keepdim=True) + EPS)
+            cases = {
+                "forward": (
+                    2,
+                    lambda x=x, w=weight: my_ops.rmsnorm(x, w, EPS),
+                    lambda x=x, w=weight: torch.nn.functional.rms_norm(x, w.shape, w, EPS),
+                ),
+                "backward": (
+                    3,
+                    lambda g=grad, x=x, w=weight: OURS_BACKWARD(g, None, x, w, EPS, 0.0),
+                    # torch has no backward kernel for the CPU.
+                    None
+                    if DEVICE == "cpu"
+                    else lambda g=grad, x=x, w=weight, r=rstd: TORCH_BACKWARD(
+                        g, x, list(w.shape), r, w, [True, True]
+                    ),
+                ),
+                "add": (
+                    4,
+                    lambda x=x, r=grad, w=weight: my_ops.add_rmsnorm(x, r, w, EPS),
+                    lambda x=x, r=grad, w=weight: torch_add(x, r, w),
+                ),
+            }
+            for name, (transfers, ours, torchs) in cases.items():
+                rate = transfers * x.nbytes / measure(ours).median
+                torch_rate = transfers * x.nbytes / measure(torchs).median if torchs else None
+                print_row(
+                    f"{name} {str(dtype)[6:]} H={H}",
+                    rate / 1e9,
+                    torch_rate / 1e9 if torch_rate else "",
+                    f"{100 * rate / copy:.1f} %",
+                )
+
+
+def overhead() -> None:
+    print_header(
+        "rmsnorm, host time of a call on [16, 1024] bfloat16", "case", "my_ops us", "torch us"
+    )
+    x = torch.randn(16, 1024, dtype=torch.bfloat16, device=DEVICE)
+    weight = torch.randn(1024, dtype=torch.bfloat16, device=DEVICE)
+    for name, w in (("no gradient", weight), ("gradient", weight.clone().requires_grad_())):
+        ours = call_overhead(lambda w=w: my_ops.rmsnorm(x, w, EPS))
+        torchs = call_overhead(lambda w=w: torch.nn.functional.rms_norm(x, w.shape, w, EPS))
+        print_row(name, ours * 1e6, torchs * 1e6)
+
+
+if __name__ == "__main__":
+    overhead()
+    bandwidth()
