@@ -3,6 +3,7 @@
 #include <torch/extension.h>
 
 #include "fp4/fp4.h"
+#include "matmul/matmul.h"
 #include "rmsnorm/rmsnorm.h"
 #include "square/square.h"
 
@@ -38,6 +39,13 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module_) {
               arg("seed") = 0, ReleaseGil());
   module_.def("fp4_dequantize", &my_ops::fp4_dequantize, arg("packed"), arg("scale"), arg("amax"),
               arg("K"), arg("format") = "nvfp4", arg("dtype") = "float32", ReleaseGil());
+
+  module_.def("matmul", &my_ops::matmul_forward, arg("A"), arg("B"), arg("precision") = "ieee",
+              ReleaseGil());
+  module_.def("matmul_backward_A", &my_ops::matmul_backward_A, arg("grad"), arg("B"),
+              arg("precision") = "ieee", ReleaseGil());
+  module_.def("matmul_backward_B", &my_ops::matmul_backward_B, arg("A"), arg("grad"),
+              arg("precision") = "ieee", ReleaseGil());
 
   module_.def("square", &my_ops::square_forward, arg("x"), ReleaseGil());
   module_.def("square_", &square_, arg("x"), ReleaseGil());

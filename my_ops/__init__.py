@@ -3,6 +3,7 @@
 from my_ops import _load, nn  # noqa: F401  (_load checks the build and loads _C, hence first)
 from my_ops.fp4_tensor import FP4Tensor
 from my_ops.ops.fp4 import fp4_dequantize, fp4_quantize
+from my_ops.ops.matmul import matmul
 from my_ops.ops.rmsnorm import add_rmsnorm, rmsnorm
 from my_ops.ops.square import square, square_
 
@@ -13,6 +14,7 @@ __all__ = [
     "add_rmsnorm",
     "fp4_dequantize",
     "fp4_quantize",
+    "matmul",
     "nn",
     "rmsnorm",
     "square",

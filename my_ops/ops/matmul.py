@@ -1,0 +1,161 @@
+"""Matrix product a @ b in true FP32 (or FP64), whatever torch's global precision switches say.
+
+    a [..., M, K], b [K, N] -> [..., M, N]; float32 and float64; CPU and CUDA; any strides
+
+The gradients are products of the same kind (grad @ b^T and a^T @ grad), so the three operators below
+are each other's derivatives and can be differentiated as often as one likes.
+"""
+
+import torch
+from torch import Tensor
+
+from my_ops.ops._function import batch_first, fast_apply, needs_function
+
+_forward = torch.ops.my_ops.matmul_forward.default
+_backward_A = torch.ops.my_ops.matmul_backward_A.default
+_backward_B = torch.ops.my_ops.matmul_backward_B.default
+
+
+def matmul(a: Tensor, b: Tensor, *, precision: str = "ieee") -> Tensor:
+    """Returns ``a @ b`` with ``a`` [..., M, K] and ``b`` [K, N].
+
+    Args:
+        a: float32 or float64, any strides; its leading dimensions are flattened.
+        b: a matrix of the same dtype and device.
+        precision: how float32 is multiplied. ``"ieee"`` multiplies and adds in float32 and never
+            looks at ``torch.set_float32_matmul_precision`` or autocast. ``"bf16x6"``, ``"fp16x3"``
+            and ``"tf32"`` are for CUDA's tensor cores; on the CPU they are ``"ieee"``.
+
+    The gradients use the same precision. K = 0 gives zeros.
+    """
+    return _matmul(a, b, precision)
+
+
+def _matmul(a: Tensor, b: Tensor, precision: str) -> Tensor:
+    if needs_function(a, b):
+        return MatmulFn.apply(a, b, precision)
+    return _forward(a, b, precision)
+
+
+def _matmul_backward_A(grad: Tensor, b: Tensor, precision: str) -> Tensor:
+    if needs_function(grad, b):
+        return MatmulBackwardAFn.apply(grad, b, precision)
+    return _backward_A(grad, b, precision)
+
+
+def _matmul_backward_B(a: Tensor, grad: Tensor, precision: str) -> Tensor:
+    if needs_function(a, grad):
+        return MatmulBackwardBFn.apply(a, grad, precision)
+    return _backward_B(a, grad, precision)
+
+
+def _save_operands(ctx, inputs, output):
+    """Keeps each operand only if the other one's gradient asks for it."""
+    first, second, ctx.precision = inputs
+    needs_first, needs_second = ctx.needs_input_grad[:2]
+    ctx.save_for_backward(first if needs_second else None, second if needs_first else None)
+
+
+@fast_apply
+class MatmulFn(torch.autograd.Function):
+    """c = a b."""
+
+    generate_vmap_rule = True
+    setup_context = staticmethod(_save_operands)
+
+    @staticmethod
+    def forward(a, b, precision):
+        return _forward(a, b, precision)
+
+    @staticmethod
+    def backward(ctx, grad):
+        a, b = ctx.saved_tensors
+        grad_a = _matmul_backward_A(grad, b, ctx.precision) if ctx.needs_input_grad[0] else None
+        grad_b = _matmul_backward_B(a, grad, ctx.precision) if ctx.needs_input_grad[1] else None
+        return grad_a, grad_b, None
+
+
+@fast_apply
+class MatmulBackwardAFn(torch.autograd.Function):
+    """grad_a = grad b^T."""
+
+    generate_vmap_rule = True
+    setup_context = staticmethod(_save_operands)
+
+    @staticmethod
+    def forward(grad, b, precision):
+        return _backward_A(grad, b, precision)
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        grad, b = ctx.saved_tensors
+        needs_grad, needs_b, _ = ctx.needs_input_grad
+        return (
+            _matmul(cotangent, b, ctx.precision) if needs_grad else None,
+            _matmul_backward_B(cotangent, grad, ctx.precision) if needs_b else None,
+            None,
+        )
+
+
+@fast_apply
+class MatmulBackwardBFn(torch.autograd.Function):
+    """grad_b = a^T grad."""
+
+    generate_vmap_rule = True
+    setup_context = staticmethod(_save_operands)
+
+    @staticmethod
+    def forward(a, grad, precision):
+        return _backward_B(a, grad, precision)
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        a, grad = ctx.saved_tensors
+        needs_a, needs_grad, _ = ctx.needs_input_grad
+        return (
+            _matmul_backward_A(grad, cotangent, ctx.precision) if needs_a else None,
+            _matmul(a, cotangent, ctx.precision) if needs_grad else None,
+            None,
+        )
+
+
+@torch.library.register_fake("my_ops::matmul_forward")
+def _forward_fake(A, B, precision):
+    return A.new_empty((*A.shape[:-1], B.shape[1]))
+
+
+@torch.library.register_fake("my_ops::matmul_backward_A")
+def _(grad, B, precision):
+    return grad.new_empty((*grad.shape[:-1], B.shape[0]))
+
+
+@torch.library.register_fake("my_ops::matmul_backward_B")
+def _(A, grad, precision):
+    return A.new_empty((A.shape[-1], grad.shape[-1]))
+
+
+def _register_vmap(op, rows_first: bool):
+    """A batch of rows with one matrix is one product; where the matrix is mapped, one for each."""
+
+    def rule(info, in_dims, left, right, precision):
+        if rows_first and in_dims[1] is None:
+            return op(left.movedim(in_dims[0], 0), right, precision), 0
+        pairs = zip(*batch_first(info, in_dims[:2], left, right), strict=True)
+        return torch.stack([op(x, y, precision) for x, y in pairs]), 0
+
+    torch.library.register_vmap(op, rule)
+
+
+_register_vmap(_forward, rows_first=True)
+_register_vmap(_backward_A, rows_first=True)
+_register_vmap(_backward_B, rows_first=False)
+
+
+# torch.ops.my_ops.matmul: the same operator by name, differentiable, for graphs and exports.
+@torch.library.custom_op("my_ops::matmul", mutates_args=())
+def _named(a: Tensor, b: Tensor, precision: str) -> Tensor:
+    return _forward(a, b, precision)
+
+
+_named.register_fake(_forward_fake)
+_named.register_autograd(MatmulFn.backward, setup_context=_save_operands)
