@@ -12,10 +12,9 @@ namespace my_ops {
 namespace {
 
 void check_precision(const char* op, std::string_view precision) {
-  MY_OPS_CHECK(precision == "ieee" || precision == "bf16x6" || precision == "fp16x3" ||
-                   precision == "tf32",
-               op, "precision", "\"ieee\", \"bf16x6\", \"fp16x3\" or \"tf32\"", "\"", precision,
-               "\"");
+  MY_OPS_CHECK(
+      precision == "ieee" || precision == "bf16x6" || precision == "fp16x3" || precision == "tf32",
+      op, "precision", "\"ieee\", \"bf16x6\", \"fp16x3\" or \"tf32\"", "\"", precision, "\"");
 }
 
 // `name_a` and `name_b` are what the caller of `op` knows the two operands by.
@@ -36,12 +35,19 @@ void check_rows(const char* op, const char* name, const at::Tensor& rows) {
   MY_OPS_CHECK(rows.dim() >= 1, op, name, "at least 1 dimension", "shape ", rows.sizes());
 }
 
+at::IntArrayRef leading_sizes(const at::Tensor& x) { return x.sizes().slice(0, x.dim() - 1); }
+
+at::DimVector with_last(at::IntArrayRef leading, int64_t last) {
+  at::DimVector shape(leading.begin(), leading.end());
+  shape.push_back(last);
+  return shape;
+}
+
 // All leading dimensions as one: a view where the strides allow it. Not reshape(-1, K), which
 // cannot tell the rows of a matrix without columns.
 at::Tensor flatten_rows(const at::Tensor& x) {
   if (x.dim() == 2) return x;
-  const auto sizes = x.sizes();
-  return x.reshape({c10::multiply_integers(sizes.slice(0, sizes.size() - 1)), sizes.back()});
+  return x.reshape({c10::multiply_integers(leading_sizes(x)), x.size(-1)});
 }
 
 // A [M, K] times B [K, N] as a tensor of `shape`.
@@ -54,12 +60,6 @@ at::Tensor product(const at::Tensor& A, const at::Tensor& B, at::IntArrayRef sha
   return C;
 }
 
-at::DimVector with_last(at::IntArrayRef sizes, int64_t last) {
-  at::DimVector shape(sizes.begin(), sizes.end());
-  shape.back() = last;
-  return shape;
-}
-
 }  // namespace
 
 at::Tensor matmul_forward(const at::Tensor& A, const at::Tensor& B, std::string_view precision) {
@@ -68,10 +68,11 @@ at::Tensor matmul_forward(const at::Tensor& A, const at::Tensor& B, std::string_
   check_operands(op, "a", A, "b", B);
   check_rows(op, "a", A);
   check_matrix(op, "b", B);
-  MY_OPS_CHECK(A.size(-1) == B.size(0), op, "b", "a's last dimension as its first: [",
-               A.size(-1), ", N]", "shape ", B.sizes());
+  MY_OPS_CHECK(A.size(-1) == B.size(0), op, "b",
+               c10::str("a's last dimension as its first: [", A.size(-1), ", N]"), "shape ",
+               B.sizes());
   const OperatorGuard guard(A);
-  return product(flatten_rows(A), B, with_last(A.sizes(), B.size(1)), precision);
+  return product(flatten_rows(A), B, with_last(leading_sizes(A), B.size(1)), precision);
 }
 
 at::Tensor matmul_backward_A(const at::Tensor& grad, const at::Tensor& B,
@@ -81,8 +82,11 @@ at::Tensor matmul_backward_A(const at::Tensor& grad, const at::Tensor& B,
   check_operands(op, "grad", grad, "b", B);
   check_rows(op, "grad", grad);
   check_matrix(op, "b", B);
+  MY_OPS_CHECK(grad.size(-1) == B.size(1), op, "grad",
+               c10::str("b's last dimension as its own: [..., ", B.size(1), "]"), "shape ",
+               grad.sizes());
   const OperatorGuard guard(grad);
-  return product(flatten_rows(grad), B.t(), with_last(grad.sizes(), B.size(0)), precision);
+  return product(flatten_rows(grad), B.t(), with_last(leading_sizes(grad), B.size(0)), precision);
 }
 
 at::Tensor matmul_backward_B(const at::Tensor& A, const at::Tensor& grad,
@@ -91,12 +95,17 @@ at::Tensor matmul_backward_B(const at::Tensor& A, const at::Tensor& grad,
   check_precision(op, precision);
   check_operands(op, "a", A, "grad", grad);
   check_rows(op, "a", A);
+  check_rows(op, "grad", grad);
+  MY_OPS_CHECK(leading_sizes(grad) == leading_sizes(A), op, "grad",
+               c10::str("the leading dimensions of a (", leading_sizes(A), ")"), "shape ",
+               grad.sizes());
   const OperatorGuard guard(A);
   return product(flatten_rows(A).t(), flatten_rows(grad), {A.size(-1), grad.size(-1)}, precision);
 }
 
 TORCH_LIBRARY_FRAGMENT(my_ops, library) {
-  define_op(library, "matmul_forward(Tensor A, Tensor B, str precision) -> Tensor", &matmul_forward);
+  define_op(library, "matmul_forward(Tensor A, Tensor B, str precision) -> Tensor",
+            &matmul_forward);
   define_op(library, "matmul_backward_A(Tensor grad, Tensor B, str precision) -> Tensor",
             &matmul_backward_A);
   define_op(library, "matmul_backward_B(Tensor A, Tensor grad, str precision) -> Tensor",

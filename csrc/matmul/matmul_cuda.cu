@@ -94,8 +94,7 @@ void launch_tile(const Readable& A, const Readable& B, typename Tile::scalar_t* 
     return simt::Operand<scalar_t>{view.tensor.const_data_ptr<scalar_t>(),
                                    static_cast<uint32_t>(view.stride_bytes)};
   };
-  const int64_t tiles =
-      ceil_div(M, int64_t{Tile::kRows}) * ceil_div(N, int64_t{Tile::kCols});
+  const int64_t tiles = ceil_div(M, int64_t{Tile::kRows}) * ceil_div(N, int64_t{Tile::kCols});
   const dim3 grid(static_cast<uint32_t>(tiles), static_cast<uint32_t>(splits));
   launch(kernel_for<Tile>(A, B), grid, Tile::kThreads, Tile::kSharedBytes, operand(A), operand(B),
          C, M, N, K);

@@ -1,4 +1,5 @@
-// C = A B on the CUDA cores, in the operands' own precision. Torch-free; included by matmul_cuda.cu.
+// C = A B on the CUDA cores, in the operands' own precision. Torch-free; included by
+// matmul_cuda.cu.
 //
 // A block owns a kRows x kCols tile of C (and, under split-K, one slice of K). It walks K in steps
 // of kDepth: cp.async brings the next tiles of A and B into a ring of kStages shared buffers while
@@ -203,10 +204,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSM)
   const int64_t first_k = first_tile == 0 ? 0 : partial_depth + (first_tile - 1) * kDepth;
   const int first_depth = first_tile == 0 ? partial_depth : kDepth;
 
-  using CopierA =
-      TileCopier<scalar_t, Tile::kRows, kDepth, Tile::kPitchA, Tile::kThreads, kCopyA>;
-  using CopierB =
-      TileCopier<scalar_t, Tile::kCols, kDepth, Tile::kPitchB, Tile::kThreads, kCopyB>;
+  using CopierA = TileCopier<scalar_t, Tile::kRows, kDepth, Tile::kPitchA, Tile::kThreads, kCopyA>;
+  using CopierB = TileCopier<scalar_t, Tile::kCols, kDepth, Tile::kPitchB, Tile::kThreads, kCopyB>;
   CopierA copy_a(A, first_row, M, first_k);
   CopierB copy_b(B, first_col, N, first_k);
   constexpr int kStageBytes = Tile::kStageElements * sizeof(scalar_t);
@@ -261,8 +260,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSM)
     }
 #pragma unroll
     for (int j = 0; j < kThreadCols; j += kVector) {
-      *reinterpret_cast<Strip*>(&b[buffer][j]) = *reinterpret_cast<const Strip*>(
-          tile + kOffsetB + k * Tile::kPitchB + patch_col + j * 8);
+      *reinterpret_cast<Strip*>(&b[buffer][j]) =
+          *reinterpret_cast<const Strip*>(tile + kOffsetB + k * Tile::kPitchB + patch_col + j * 8);
     }
   };
 

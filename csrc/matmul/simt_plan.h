@@ -30,14 +30,13 @@ constexpr SimtTileShape kSimtTiles[] = {
 // Estimated cycles of a product under one choice.
 inline double simt_cycles(const SimtTileShape& shape, int64_t splits, int64_t M, int64_t N,
                           int64_t K, int sms) {
-  constexpr double kFmaPerCycle = 128;        // of one SM
-  constexpr double kFixedCycles = 3000;       // filling the pipeline, draining the last tile
-  constexpr double kReduceCycles = 4000;      // one more launch
+  constexpr double kFmaPerCycle = 128;    // of one SM
+  constexpr double kFixedCycles = 3000;   // filling the pipeline, draining the last tile
+  constexpr double kReduceCycles = 4000;  // one more launch
   constexpr double kReduceBytesPerCycle = 2000;
   const double tiles = static_cast<double>((M + shape.rows - 1) / shape.rows) *
                        static_cast<double>((N + shape.cols - 1) / shape.cols);
-  const double per_sm = static_cast<double>(
-      (static_cast<int64_t>(tiles) * splits + sms - 1) / sms);
+  const double per_sm = static_cast<double>((static_cast<int64_t>(tiles) * splits + sms - 1) / sms);
   const double resident = std::min<double>(per_sm, shape.blocks_per_sm);
   const double rate = shape.blocks_per_sm == 1
                           ? shape.rate_full

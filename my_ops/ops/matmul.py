@@ -2,8 +2,8 @@
 
     a [..., M, K], b [K, N] -> [..., M, N]; float32 and float64; CPU and CUDA; any strides
 
-The gradients are products of the same kind (grad @ b^T and a^T @ grad), so the three operators below
-are each other's derivatives and can be differentiated as often as one likes.
+The gradients are products of the same kind (grad @ b^T and a^T @ grad): the three operators
+below are each other's derivatives and can be differentiated as often as one likes.
 """
 
 import torch
