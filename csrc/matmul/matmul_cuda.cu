@@ -23,14 +23,14 @@ struct Tiles;
 
 template <>
 struct Tiles<float> {
-  using Large = simt::Tile<float, 128, 256, 16, 16, 8, 3, 1>;
-  using Small = simt::Tile<float, 64, 64, 16, 8, 4, 4, 3>;
+  using Large = simt::Tile<float, 128, 256, 16, 16, 8, 4, 1, 4>;
+  using Small = simt::Tile<float, 64, 64, 16, 8, 4, 4, 3, 2>;
 };
 
 template <>
 struct Tiles<double> {
-  using Large = simt::Tile<double, 64, 64, 8, 8, 4, 4, 3>;
-  using Small = Large;
+  using Large = simt::Tile<double, 128, 128, 8, 8, 8, 4, 1, 2>;
+  using Small = simt::Tile<double, 64, 64, 8, 8, 4, 4, 3, 2>;
 };
 
 // A matrix [rows, K] as the kernel reads it. `tensor` keeps a copy alive where one was needed.

@@ -12,157 +12,10 @@
 #include <cstdint>
 
 #include "common/vec.cuh"
+#include "matmul/simt_tile.cuh"
 
 namespace my_ops {
 namespace simt {
-
-// One operand as the kernel sees it: `rows` is M for A and N for B, the other dimension is K.
-// One of the two strides is 1 (template); the other, in bytes, fits 32 bits so that an address
-// costs a single wide multiply-add.
-template <typename scalar_t>
-struct Operand {
-  const scalar_t* data;
-  uint32_t stride_bytes;
-};
-
-// How an operand travels to shared memory.
-enum class Copy {
-  kAlongK,        // memory runs along K: single elements, transposed on the way
-  kAlongRows,     // memory runs along M or N, not 16-byte aligned: single elements
-  kVectorsOfRows  // memory runs along M or N in aligned 16-byte vectors
-};
-
-template <typename scalar_t_, int kRows_, int kCols_, int kDepth_, int kThreadRows_,
-          int kThreadCols_, int kStages_, int kBlocksPerSM_, int kCopyGroups_ = 2>
-struct Tile {
-  using scalar_t = scalar_t_;
-  static constexpr int kRows = kRows_, kCols = kCols_, kDepth = kDepth_;
-  static constexpr int kThreadRows = kThreadRows_, kThreadCols = kThreadCols_;
-  static constexpr int kStages = kStages_, kBlocksPerSM = kBlocksPerSM_;
-  static constexpr int kCopyGroups = kCopyGroups_;
-  // A 16-byte vector, the unit of every shared load and of the output's strips.
-  static constexpr int kVector = 16 / sizeof(scalar_t);
-  // A warp is 4 x 8 threads.
-  static constexpr int kWarpRows = 4 * kThreadRows, kWarpCols = 8 * kThreadCols;
-  static constexpr int kThreads = 32 * (kRows / kWarpRows) * (kCols / kWarpCols);
-  // The pad turns the transposing stores (8 k x 4 rows a warp) into 32 different banks and keeps
-  // every shared row 16-byte aligned.
-  static constexpr int kPitchA = kRows + kVector, kPitchB = kCols + kVector;
-  static constexpr int kStageElements = kDepth * (kPitchA + kPitchB);
-  static constexpr int kSharedBytes = kStages * kStageElements * sizeof(scalar_t);
-  static_assert(kRows % kWarpRows == 0 && kCols % kWarpCols == 0, "whole warps");
-  static_assert(kDepth % 8 == 0, "the transposing copy moves 8 k at a time");
-};
-
-template <int kBytes>
-__device__ __forceinline__ void copy_async(uint32_t shared, const void* global) {
-  if constexpr (kBytes == 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global));
-  } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(shared), "l"(global),
-                 "n"(kBytes));
-  }
-}
-
-// As above, but writes zeros and reads nothing where `inside` is false.
-template <int kBytes>
-__device__ __forceinline__ void copy_async_or_zero(uint32_t shared, const void* global,
-                                                   bool inside) {
-  const uint32_t source_bytes = inside ? kBytes : 0;
-  if constexpr (kBytes == 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
-                 "r"(source_bytes));
-  } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared), "l"(global),
-                 "n"(kBytes), "r"(source_bytes));
-  }
-}
-
-__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;"); }
-
-template <int kPending>
-__device__ __forceinline__ void wait_for_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-}
-
-// A thread's part in copying one kTileRows x kDepth tile. Rows past the operand's end are clamped
-// to its last row: what they bring only reaches outputs that are never stored.
-template <typename scalar_t, int kTileRows, int kDepth, int kPitch, int kThreads, Copy kCopy>
-class TileCopier {
-  static constexpr bool kTransposes = kCopy == Copy::kAlongK;
-  static constexpr int kWidth = kCopy == Copy::kVectorsOfRows ? 16 / sizeof(scalar_t) : 1;
-  static constexpr int kBytes = kWidth * sizeof(scalar_t);
-  // One pass of the block covers kPassRows x kPassDepth elements.
-  static constexpr int kVectorsPerRow = kTileRows / kWidth;
-  static constexpr int kLanesAlongRows =
-      kTransposes ? kThreads / 8 : (kVectorsPerRow < kThreads ? kVectorsPerRow : kThreads);
-  static constexpr int kPassRows = kLanesAlongRows * kWidth;
-  static constexpr int kPassDepth = kThreads / kLanesAlongRows;
-  static constexpr int kRowPasses = kTileRows / kPassRows, kDepthPasses = kDepth / kPassDepth;
-  static_assert(kTileRows % kPassRows == 0 && kDepth % kPassDepth == 0, "whole passes");
-
- public:
-  static constexpr int kCopies = kRowPasses * kDepthPasses;
-
-  __device__ __forceinline__ TileCopier(const Operand<scalar_t>& operand, int64_t first_row,
-                                        int64_t rows, int64_t first_k) {
-    const int thread = static_cast<int>(threadIdx.x);
-    const int lane_row = (kTransposes ? thread / 8 : thread % kLanesAlongRows) * kWidth;
-    lane_k_ = kTransposes ? thread % 8 : thread / kLanesAlongRows;
-    stride_bytes_ = operand.stride_bytes;
-    shared_offset_ = (lane_k_ * kPitch + lane_row) * static_cast<int>(sizeof(scalar_t));
-    // `rows` is a multiple of kWidth, so the last whole vector is a valid place to clamp to.
-    const int64_t last = rows - kWidth - first_row;
-#pragma unroll
-    for (int pass = 0; pass < kRowPasses; ++pass) {
-      const int row = lane_row + pass * kPassRows;
-      row_[pass] = static_cast<uint32_t>(row < last ? row : last);
-    }
-    const int64_t k = first_k + lane_k_;
-    source_ = reinterpret_cast<const char*>(operand.data);
-    source_ += kTransposes ? first_row * stride_bytes_ + k * static_cast<int64_t>(sizeof(scalar_t))
-                           : first_row * static_cast<int64_t>(sizeof(scalar_t)) + k * stride_bytes_;
-  }
-
-  // Moves on by `depth` of K.
-  __device__ __forceinline__ void advance(int depth) {
-    source_ += static_cast<int64_t>(depth) * (kTransposes ? sizeof(scalar_t) : stride_bytes_);
-  }
-
-  // Issues the i-th of this thread's copies into the tile at shared address `tile`.
-  __device__ __forceinline__ void copy(int i, uint32_t tile) const {
-    copy_async<kBytes>(destination(i, tile), source(i));
-  }
-
-  // The same for a tile with only `depth` valid k: the rest becomes zeros.
-  __device__ __forceinline__ void copy_partial(int i, uint32_t tile, int depth) const {
-    const bool inside = lane_k_ + depth_pass(i) * kPassDepth < depth;
-    copy_async_or_zero<kBytes>(destination(i, tile), source(i), inside);
-  }
-
- private:
-  static __device__ __forceinline__ constexpr int depth_pass(int i) { return i % kDepthPasses; }
-  static __device__ __forceinline__ constexpr int row_pass(int i) { return i / kDepthPasses; }
-
-  __device__ __forceinline__ const char* source(int i) const {
-    const uint32_t row = row_[row_pass(i)], k = depth_pass(i) * kPassDepth;
-    const uint32_t size = sizeof(scalar_t);
-    return source_ + (kTransposes ? static_cast<uint64_t>(row) * stride_bytes_ + k * size
-                                  : static_cast<uint64_t>(k) * stride_bytes_ + row * size);
-  }
-
-  __device__ __forceinline__ uint32_t destination(int i, uint32_t tile) const {
-    return tile + shared_offset_ +
-           (depth_pass(i) * kPassDepth * kPitch + row_pass(i) * kPassRows) *
-               static_cast<int>(sizeof(scalar_t));
-  }
-
-  const char* source_;
-  uint32_t stride_bytes_;
-  uint32_t row_[kRowPasses];
-  int lane_k_;
-  int shared_offset_;
-};
 
 // Blocks walk C in bands of kBand tile rows, column by column inside a band, so that the blocks
 // running together share the tiles of A and B they read from L2.
@@ -204,41 +57,17 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSM)
   const int64_t first_k = first_tile == 0 ? 0 : partial_depth + (first_tile - 1) * kDepth;
   const int first_depth = first_tile == 0 ? partial_depth : kDepth;
 
-  using CopierA = TileCopier<scalar_t, Tile::kRows, kDepth, Tile::kPitchA, Tile::kThreads, kCopyA>;
-  using CopierB = TileCopier<scalar_t, Tile::kCols, kDepth, Tile::kPitchB, Tile::kThreads, kCopyB>;
-  CopierA copy_a(A, first_row, M, first_k);
-  CopierB copy_b(B, first_col, N, first_k);
-  constexpr int kStageBytes = Tile::kStageElements * sizeof(scalar_t);
-  constexpr int kOffsetB = kDepth * Tile::kPitchA;
-  constexpr int kOffsetBytesB = kOffsetB * sizeof(scalar_t);
-
   // Fill all stages but one.
-#pragma unroll
-  for (int i = 0; i < CopierA::kCopies; ++i) copy_a.copy_partial(i, shared_address, first_depth);
-#pragma unroll
-  for (int i = 0; i < CopierB::kCopies; ++i) {
-    copy_b.copy_partial(i, shared_address + kOffsetBytesB, first_depth);
-  }
-  commit_copies();
-  int to_fetch = tiles - 1;
-  if (to_fetch > 0) {
-    copy_a.advance(first_depth);
-    copy_b.advance(first_depth);
-  }
+  using Loader = TileLoader<Tile, kCopyA, kCopyB>;
+  Loader loader({A, first_row, M, first_k}, {B, first_col, N, first_k}, tiles);
+  loader.load_first(shared_address, first_depth);
 #pragma unroll
   for (int stage = 1; stage < kStages - 1; ++stage) {
-    if (to_fetch > 0) {
-      const uint32_t address = shared_address + stage * kStageBytes;
 #pragma unroll
-      for (int i = 0; i < CopierA::kCopies; ++i) copy_a.copy(i, address);
-#pragma unroll
-      for (int i = 0; i < CopierB::kCopies; ++i) copy_b.copy(i, address + kOffsetBytesB);
-      if (--to_fetch > 0) {
-        copy_a.advance(kDepth);
-        copy_b.advance(kDepth);
-      }
+    for (int group = 0; group < Tile::kCopyGroups; ++group) {
+      loader.load_group(group, shared_address + stage * Tile::kStageBytes);
     }
-    commit_copies();
+    loader.next(kDepth);
   }
 
   // Where this thread's patch lies. Lanes are numbered in a Z so that the 16-byte shared loads of
@@ -260,8 +89,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSM)
     }
 #pragma unroll
     for (int j = 0; j < kThreadCols; j += kVector) {
-      *reinterpret_cast<Strip*>(&b[buffer][j]) =
-          *reinterpret_cast<const Strip*>(tile + kOffsetB + k * Tile::kPitchB + patch_col + j * 8);
+      *reinterpret_cast<Strip*>(&b[buffer][j]) = *reinterpret_cast<const Strip*>(
+          tile + Tile::kOffsetB + k * Tile::kPitchB + patch_col + j * 8);
     }
   };
 
@@ -272,37 +101,21 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSM)
 
 #pragma unroll 1
   for (int tile = 0; tile < tiles; ++tile) {
-    const uint32_t address = shared_address + write_stage * kStageBytes;
+    const uint32_t address = shared_address + write_stage * Tile::kStageBytes;
 #pragma unroll
     for (int k = 0; k < kDepth; ++k) {
       if (k == kDepth - 1) {
-        commit_copies();
+        loader.next(kDepth);
         wait_for_copies<kStages - 2>();
         __syncthreads();
         write_stage = read_stage;
         read_stage = read_stage + 1 == kStages ? 0 : read_stage + 1;
-        if (--to_fetch > 0) {
-          copy_a.advance(kDepth);
-          copy_b.advance(kDepth);
-        }
       }
       load_fragments(read_stage, (k + 1) % kDepth, (k + 1) % 2);
       // The copies of a tile are issued in a few groups: one burst would stall the shared loads,
       // and ptxas puts three dummy loads before every group.
       constexpr int kGroupSteps = kDepth / Tile::kCopyGroups;
-      if (k % kGroupSteps == 0 && to_fetch > 0) {
-        const int group = k / kGroupSteps;
-#pragma unroll
-        for (int i = 0; i < CopierA::kCopies; ++i) {
-          if (i * Tile::kCopyGroups / CopierA::kCopies == group) copy_a.copy(i, address);
-        }
-#pragma unroll
-        for (int i = 0; i < CopierB::kCopies; ++i) {
-          if (i * Tile::kCopyGroups / CopierB::kCopies == group) {
-            copy_b.copy(i, address + kOffsetBytesB);
-          }
-        }
-      }
+      if (k % kGroupSteps == 0) loader.load_group(k / kGroupSteps, address);
 #pragma unroll
       for (int i = 0; i < kThreadRows; ++i) {
 #pragma unroll

@@ -23,8 +23,8 @@ struct SimtTileShape {
 };
 
 constexpr SimtTileShape kSimtTiles[] = {
-    {SimtTile::large, 128, 256, 1, 0.85, 0.85},
-    {SimtTile::small, 64, 64, 3, 0.40, 0.70},
+    {SimtTile::large, 128, 256, 1, 0.78, 0.78},
+    {SimtTile::small, 64, 64, 3, 0.56, 0.66},
 };
 
 // Estimated cycles of a product under one choice.
