@@ -3,6 +3,7 @@
 #include <torch/extension.h>
 
 #include "fp4/fp4.h"
+#include "fp4_matmul/fp4_matmul.h"
 #include "matmul/matmul.h"
 #include "rmsnorm/rmsnorm.h"
 #include "square/square.h"
@@ -46,6 +47,21 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module_) {
               arg("precision") = "ieee", ReleaseGil());
   module_.def("matmul_backward_B", &my_ops::matmul_backward_B, arg("A"), arg("grad"),
               arg("precision") = "ieee", ReleaseGil());
+
+  module_.def("fp4_matmul", &my_ops::fp4_matmul_forward, arg("a_packed"), arg("a_scale"),
+              arg("a_amax"), arg("a_shape"), arg("a_transposed"), arg("b_packed"), arg("b_scale"),
+              arg("b_amax"), arg("b_shape"), arg("b_transposed"), arg("format") = "nvfp4",
+              arg("dtype") = "float32", ReleaseGil());
+  module_.def("fp4_matmul_backward_A", &my_ops::fp4_matmul_backward_A, arg("grad"), arg("b_packed"),
+              arg("b_scale"), arg("b_amax"), arg("b_shape"), arg("b_transposed"),
+              arg("format") = "nvfp4", arg("dtype") = "float32", ReleaseGil());
+  module_.def("fp4_matmul_backward_B", &my_ops::fp4_matmul_backward_B, arg("a_packed"),
+              arg("a_scale"), arg("a_amax"), arg("a_shape"), arg("a_transposed"), arg("grad"),
+              arg("format") = "nvfp4", arg("dtype") = "float32", ReleaseGil());
+  module_.def("fp4_linear", &my_ops::fp4_linear_forward, arg("x"), arg("weight_packed"),
+              arg("weight_scale"), arg("weight_amax"), arg("weight_shape"),
+              arg("weight_transposed") = false, arg("bias") = pybind11::none(),
+              arg("format") = "nvfp4", ReleaseGil());
 
   module_.def("square", &my_ops::square_forward, arg("x"), ReleaseGil());
   module_.def("square_", &square_, arg("x"), ReleaseGil());

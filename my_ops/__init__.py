@@ -3,6 +3,8 @@
 from my_ops import _load, nn  # noqa: F401  (_load checks the build and loads _C, hence first)
 from my_ops.fp4_tensor import FP4Tensor
 from my_ops.ops.fp4 import fp4_dequantize, fp4_quantize
+from my_ops.ops.fp4_linear import fp4_linear
+from my_ops.ops.fp4_matmul import fp4_matmul
 from my_ops.ops.matmul import matmul
 from my_ops.ops.rmsnorm import add_rmsnorm, rmsnorm
 from my_ops.ops.square import square, square_
@@ -13,6 +15,8 @@ __all__ = [
     "FP4Tensor",
     "add_rmsnorm",
     "fp4_dequantize",
+    "fp4_linear",
+    "fp4_matmul",
     "fp4_quantize",
     "matmul",
     "nn",

@@ -15,6 +15,7 @@ _SCALE_DTYPE = {"nvfp4": torch.float8_e4m3fn, "mxfp4": torch.float8_e8m0fnu}
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 _dequantize = torch.ops.my_ops.fp4_dequantize.default
+_linear = torch.ops.my_ops.fp4_linear_forward.default
 _aten = torch.ops.aten
 
 
@@ -239,6 +240,20 @@ def _embedding(q, indices, *args):
     return NotImplemented if q.transposed else _values(_index(q, [indices]))
 
 
+def _mm(x, q, bias=None):
+    """x @ q from the packed bytes: what F.linear and x @ w.t() come to, and their gradients."""
+    if isinstance(x, FP4Tensor) or not isinstance(q, FP4Tensor) or x.dtype not in DTYPES:
+        return NotImplemented
+    shape = q.shape[::-1]
+    return _linear(x, q.packed, q.scale_bytes, q.amax, shape, not q.transposed, bias, q.format)
+
+
+def _addmm(bias, x, q, beta=1, alpha=1):
+    if isinstance(bias, FP4Tensor) or bias.shape != q.shape[1:] or (beta, alpha) != (1, 1):
+        return NotImplemented
+    return _mm(x, q, bias)
+
+
 _HANDLERS = {
     _aten.detach.default: _share,
     _aten.alias.default: _share,
@@ -253,4 +268,6 @@ _HANDLERS = {
     _aten.index_select.default: _rows(_aten.index_select.default),
     _aten.index.Tensor: _index,
     _aten.embedding.default: _embedding,
+    _aten.mm.default: _mm,
+    _aten.addmm.default: _addmm,
 }

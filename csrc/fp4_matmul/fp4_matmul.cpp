@@ -1,0 +1,224 @@
+// fp4_matmul, fp4_linear: argument checks, allocation, choice of the device, registration.
+#include "fp4_matmul/fp4_matmul.h"
+
+#include <ATen/ops/empty.h>
+
+#include <vector>
+
+#include "common/checks.h"
+#include "common/device.h"
+#include "common/register.h"
+
+namespace my_ops {
+namespace {
+
+using Sizes = std::vector<int64_t>;
+
+int64_t ceil_div(int64_t numerator, int64_t denominator) {
+  return (numerator + denominator - 1) / denominator;
+}
+
+bool is_dense_dtype(at::ScalarType dtype) {
+  return dtype == at::kFloat || dtype == at::kHalf || dtype == at::kBFloat16;
+}
+
+at::ScalarType dtype_named(const char* op, const std::string& name) {
+  if (name == "float32") return at::kFloat;
+  if (name == "float16") return at::kHalf;
+  if (name == "bfloat16") return at::kBFloat16;
+  MY_OPS_CHECK(false, op, "dtype", "'float32', 'float16' or 'bfloat16'", "'", name, "'");
+}
+
+Fp4Format format_named(const char* op, const std::string& name) {
+  MY_OPS_CHECK(name == "nvfp4" || name == "mxfp4", op, "format", "'nvfp4' or 'mxfp4'", "'", name,
+               "'");
+  return name == "nvfp4" ? Fp4Format::nvfp4 : Fp4Format::mxfp4;
+}
+
+void check_dense(const char* op, const char* argument, const at::Tensor& tensor,
+                 const char* like_argument, const at::Tensor& like) {
+  check_same_device(op, argument, tensor, like_argument, like);
+  MY_OPS_CHECK(is_dense_dtype(tensor.scalar_type()), op, argument, "float32, float16 or bfloat16",
+               tensor.scalar_type());
+}
+
+// How messages name one packed operand: "a" gives "a_packed", "a_scale", "a_amax".
+struct PackedArgument {
+  const char* op;
+  std::string name;
+  const at::Tensor& packed;
+  const at::Tensor& scale;
+  const std::optional<at::Tensor>& amax;
+
+  void check_bytes(const std::string& part, const at::Tensor& tensor, Sizes sizes,
+                   int64_t last) const {
+    const std::string argument = name + part;
+    sizes.back() = last;
+    check_same_device(op, argument.c_str(), tensor, "the first operand", packed);
+    MY_OPS_CHECK(tensor.scalar_type() == at::kByte, op, argument, "uint8", tensor.scalar_type());
+    MY_OPS_CHECK(tensor.sizes() == at::IntArrayRef(sizes), op, argument,
+                 c10::str("the shape ", at::IntArrayRef(sizes)), tensor.sizes());
+  }
+
+  // The operand as a matrix (leading dimensions flattened) of which the product contracts the last
+  // logical dimension, or the one before it.
+  Fp4Factor factor(at::IntArrayRef shape, bool transposed, bool contracts_last,
+                   Fp4Format format) const {
+    MY_OPS_CHECK(!shape.empty() && (!transposed || shape.size() == 2), op, name + "_shape",
+                 transposed ? "two dimensions" : "at least one dimension", shape);
+    Sizes stored = shape.vec();
+    if (transposed) std::swap(stored[0], stored[1]);
+    const int64_t cols = stored.back();
+    check_bytes("_packed", packed, stored, ceil_div(cols, 2));
+    check_bytes("_scale", scale, stored, ceil_div(cols, fp4_block_size(format)));
+    if (amax) {
+      MY_OPS_CHECK(format == Fp4Format::nvfp4, op, name + "_amax",
+                   "None (the format 'mxfp4' has no tensor scale)", "a tensor");
+      check_same_device(op, (name + "_amax").c_str(), *amax, "the first operand", packed);
+      MY_OPS_CHECK(amax->scalar_type() == at::kFloat && amax->numel() == 1, op, name + "_amax",
+                   "one float32 element", amax->numel(), " of ", amax->scalar_type());
+    }
+    int64_t rows = 1;
+    for (size_t d = 0; d + 1 < stored.size(); ++d) rows *= stored[d];
+    const auto matrix = [&](const at::Tensor& bytes) {
+      return bytes.contiguous().view({rows, bytes.size(-1)});
+    };
+    return {matrix(packed), matrix(scale), amax, format, rows, cols, contracts_last != transposed};
+  }
+};
+
+// A tensor [..., cols] as a matrix of which one dimension has stride 1.
+at::Tensor as_matrix(const at::Tensor& tensor) {
+  int64_t rows = 1;
+  for (const int64_t size : tensor.sizes().slice(0, tensor.dim() - 1)) rows *= size;
+  const auto matrix = tensor.dim() == 2 ? tensor : tensor.reshape({rows, tensor.size(-1)});
+  return matrix.stride(0) == 1 || matrix.stride(1) == 1 ? matrix : matrix.contiguous();
+}
+
+at::Tensor empty_product(at::IntArrayRef leading_of, int64_t last, const at::Tensor& like,
+                         at::ScalarType dtype) {
+  Sizes sizes = leading_of.vec();
+  sizes.back() = last;
+  return at::empty(sizes, like.options().dtype(dtype));
+}
+
+}  // namespace
+
+at::Tensor fp4_matmul_forward(const at::Tensor& a_packed, const at::Tensor& a_scale,
+                              const std::optional<at::Tensor>& a_amax, at::IntArrayRef a_shape,
+                              bool a_transposed, const at::Tensor& b_packed,
+                              const at::Tensor& b_scale, const std::optional<at::Tensor>& b_amax,
+                              at::IntArrayRef b_shape, bool b_transposed,
+                              const std::string& format_name, const std::string& dtype) {
+  constexpr const char* kOp = "fp4_matmul";
+  const auto format = format_named(kOp, format_name);
+  check_device(kOp, "a_packed", a_packed);
+  check_same_device(kOp, "b_packed", b_packed, "a_packed", a_packed);
+  const OperatorGuard guard(a_packed);
+  const auto a = PackedArgument{kOp, "a", a_packed, a_scale, a_amax}.factor(a_shape, a_transposed,
+                                                                            true, format);
+  MY_OPS_CHECK(b_shape.size() == 2, kOp, "b_shape", "two dimensions", b_shape);
+  const auto b = PackedArgument{kOp, "b", b_packed, b_scale, b_amax}.factor(b_shape, b_transposed,
+                                                                            false, format);
+  MY_OPS_CHECK(a.depth() == b.depth(), kOp, "b_shape",
+               c10::str("as many rows as a has columns (", a.depth(), ")"), b_shape);
+  auto y = empty_product(a_shape, b.outer(), a_packed, dtype_named(kOp, dtype));
+  if (y.numel() == 0) return y;
+  auto matrix = y.view({a.outer(), b.outer()});
+  MY_OPS_CALL_ON_DEVICE_OF(y, fp4_matmul_packed, a, b, matrix);
+  return y;
+}
+
+at::Tensor fp4_matmul_backward_A(const at::Tensor& grad, const at::Tensor& b_packed,
+                                 const at::Tensor& b_scale, const std::optional<at::Tensor>& b_amax,
+                                 at::IntArrayRef b_shape, bool b_transposed,
+                                 const std::string& format, const std::string& dtype) {
+  constexpr const char* kOp = "fp4_matmul_backward_A";
+  check_device(kOp, "b_packed", b_packed);
+  check_dense(kOp, "grad", grad, "b_packed", b_packed);
+  const OperatorGuard guard(b_packed);
+  MY_OPS_CHECK(b_shape.size() == 2, kOp, "b_shape", "two dimensions", b_shape);
+  const auto b = PackedArgument{kOp, "b", b_packed, b_scale, b_amax}.factor(
+      b_shape, b_transposed, true, format_named(kOp, format));
+  MY_OPS_CHECK(grad.dim() >= 1 && grad.size(-1) == b.depth(), kOp, "grad",
+               c10::str("as many columns as b has (", b.depth(), ")"), grad.sizes());
+  auto grad_a = empty_product(grad.sizes(), b.outer(), grad, dtype_named(kOp, dtype));
+  if (grad_a.numel() == 0) return grad_a;
+  auto matrix = grad_a.view({grad_a.numel() / b.outer(), b.outer()});
+  MY_OPS_CALL_ON_DEVICE_OF(grad, fp4_matmul_dense, as_matrix(grad), b, std::nullopt, matrix);
+  return grad_a;
+}
+
+// grad_B = Aq^T * grad, computed as its transpose grad^T * Aq: the packed factor is the second.
+at::Tensor fp4_matmul_backward_B(const at::Tensor& a_packed, const at::Tensor& a_scale,
+                                 const std::optional<at::Tensor>& a_amax, at::IntArrayRef a_shape,
+                                 bool a_transposed, const at::Tensor& grad,
+                                 const std::string& format, const std::string& dtype) {
+  constexpr const char* kOp = "fp4_matmul_backward_B";
+  check_device(kOp, "a_packed", a_packed);
+  check_dense(kOp, "grad", grad, "a_packed", a_packed);
+  const OperatorGuard guard(a_packed);
+  const auto a = PackedArgument{kOp, "a", a_packed, a_scale, a_amax}.factor(
+      a_shape, a_transposed, false, format_named(kOp, format));
+  MY_OPS_CHECK(grad.dim() == static_cast<int64_t>(a_shape.size()) &&
+                   grad.sizes().slice(0, grad.dim() - 1) == a_shape.slice(0, a_shape.size() - 1),
+               kOp, "grad", c10::str("the leading dimensions of a_shape ", a_shape), grad.sizes());
+  const int64_t N = grad.size(-1);
+  auto grad_b = at::empty({a.outer(), N}, grad.options().dtype(dtype_named(kOp, dtype)));
+  if (grad_b.numel() == 0) return grad_b;
+  auto transposed = grad_b.t();
+  MY_OPS_CALL_ON_DEVICE_OF(grad, fp4_matmul_dense, as_matrix(grad).t(), a, std::nullopt,
+                           transposed);
+  return grad_b;
+}
+
+at::Tensor fp4_linear_forward(const at::Tensor& x, const at::Tensor& weight_packed,
+                              const at::Tensor& weight_scale,
+                              const std::optional<at::Tensor>& weight_amax,
+                              at::IntArrayRef weight_shape, bool weight_transposed,
+                              const std::optional<at::Tensor>& bias, const std::string& format) {
+  constexpr const char* kOp = "fp4_linear";
+  check_device(kOp, "weight_packed", weight_packed);
+  check_dense(kOp, "x", x, "weight_packed", weight_packed);
+  const OperatorGuard guard(x);
+  MY_OPS_CHECK(weight_shape.size() == 2, kOp, "weight_shape", "two dimensions", weight_shape);
+  const auto weight =
+      PackedArgument{kOp, "weight", weight_packed, weight_scale, weight_amax}.factor(
+          weight_shape, weight_transposed, true, format_named(kOp, format));
+  MY_OPS_CHECK(x.dim() >= 1 && x.size(-1) == weight.depth(), kOp, "x",
+               c10::str("as many columns as weight has (", weight.depth(), ")"), x.sizes());
+  if (bias) {
+    check_dense(kOp, "bias", *bias, "x", x);
+    MY_OPS_CHECK(bias->dim() == 1 && bias->size(0) == weight.outer(), kOp, "bias",
+                 c10::str("the shape [", weight.outer(), "]"), bias->sizes());
+  }
+  auto y = empty_product(x.sizes(), weight.outer(), x, x.scalar_type());
+  if (y.numel() == 0) return y;
+  auto matrix = y.view({y.numel() / weight.outer(), weight.outer()});
+  const auto dense_bias = bias ? std::optional<at::Tensor>(bias->contiguous()) : std::nullopt;
+  MY_OPS_CALL_ON_DEVICE_OF(x, fp4_matmul_dense, as_matrix(x), weight, dense_bias, matrix);
+  return y;
+}
+
+TORCH_LIBRARY_FRAGMENT(my_ops, library) {
+  define_op(library,
+            "fp4_matmul_forward(Tensor a_packed, Tensor a_scale, Tensor? a_amax, SymInt[] a_shape, "
+            "bool a_transposed, Tensor b_packed, Tensor b_scale, Tensor? b_amax, SymInt[] b_shape, "
+            "bool b_transposed, str format, str dtype) -> Tensor",
+            &fp4_matmul_forward);
+  define_op(library,
+            "fp4_matmul_backward_A(Tensor grad, Tensor b_packed, Tensor b_scale, Tensor? b_amax, "
+            "SymInt[] b_shape, bool b_transposed, str format, str dtype) -> Tensor",
+            &fp4_matmul_backward_A);
+  define_op(library,
+            "fp4_matmul_backward_B(Tensor a_packed, Tensor a_scale, Tensor? a_amax, "
+            "SymInt[] a_shape, bool a_transposed, Tensor grad, str format, str dtype) -> Tensor",
+            &fp4_matmul_backward_B);
+  define_op(library,
+            "fp4_linear_forward(Tensor x, Tensor weight_packed, Tensor weight_scale, "
+            "Tensor? weight_amax, SymInt[] weight_shape, bool weight_transposed, Tensor? bias, "
+            "str format) -> Tensor",
+            &fp4_linear_forward);
+}
+
+}  // namespace my_ops

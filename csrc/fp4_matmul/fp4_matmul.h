@@ -1,0 +1,66 @@
+// fp4_matmul and fp4_linear: products with FP4 operands, and their gradients.
+//
+//   fp4_matmul   y  = Aq * Bq         grad_A = grad * Bq^T,   grad_B = Aq^T * grad
+//   fp4_linear   y  = x * Wq^T + bias   grad_x = grad * Wq      (fp4_matmul_backward_A of Wq^T)
+//
+// Aq [..., M, K], Bq [K, N], Wq [N, K] are the values of packed operands (fp4/fp4.h); an operand
+// with `transposed` is stored as its transpose, so that B and W usually have the same bytes. x,
+// grad and bias are float32, float16 or bfloat16 in any layout. Sums are float32 on CUDA and on the
+// CPU; a result is rounded once, to the dtype that is asked for.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <string>
+
+#include "common/fp4.h"
+
+namespace my_ops {
+
+// The operators: checks, allocation, choice of the device (fp4_matmul.cpp). Shapes are logical.
+at::Tensor fp4_matmul_forward(const at::Tensor& a_packed, const at::Tensor& a_scale,
+                              const std::optional<at::Tensor>& a_amax, at::IntArrayRef a_shape,
+                              bool a_transposed, const at::Tensor& b_packed,
+                              const at::Tensor& b_scale, const std::optional<at::Tensor>& b_amax,
+                              at::IntArrayRef b_shape, bool b_transposed,
+                              const std::string& format, const std::string& dtype);
+at::Tensor fp4_matmul_backward_A(const at::Tensor& grad, const at::Tensor& b_packed,
+                                 const at::Tensor& b_scale, const std::optional<at::Tensor>& b_amax,
+                                 at::IntArrayRef b_shape, bool b_transposed,
+                                 const std::string& format, const std::string& dtype);
+at::Tensor fp4_matmul_backward_B(const at::Tensor& a_packed, const at::Tensor& a_scale,
+                                 const std::optional<at::Tensor>& a_amax, at::IntArrayRef a_shape,
+                                 bool a_transposed, const at::Tensor& grad,
+                                 const std::string& format, const std::string& dtype);
+at::Tensor fp4_linear_forward(const at::Tensor& x, const at::Tensor& weight_packed,
+                              const at::Tensor& weight_scale,
+                              const std::optional<at::Tensor>& weight_amax,
+                              at::IntArrayRef weight_shape, bool weight_transposed,
+                              const std::optional<at::Tensor>& bias, const std::string& format);
+
+// A packed matrix as a factor: its blocks run along the columns, the product contracts one of the
+// two dimensions.
+struct Fp4Factor {
+  at::Tensor packed;               // [rows, ceil(cols / 2)], dense
+  at::Tensor scale;                // [rows, ceil(cols / block)], dense
+  std::optional<at::Tensor> amax;  // one float32, NVFP4 with two levels
+  Fp4Format format;
+  int64_t rows;
+  int64_t cols;
+  bool contracts_cols;
+
+  int64_t outer() const { return contracts_cols ? rows : cols; }
+  int64_t depth() const { return contracts_cols ? cols : rows; }
+};
+
+// The kernels: y [M, N] = a * b, and y = x * b + bias for a dense x [M, K], of which one dimension
+// has stride 1. y has any strides. No dimension of y is zero; K may be.
+void fp4_matmul_packed_cpu(const Fp4Factor& a, const Fp4Factor& b, at::Tensor& y);
+void fp4_matmul_packed_cuda(const Fp4Factor& a, const Fp4Factor& b, at::Tensor& y);
+void fp4_matmul_dense_cpu(const at::Tensor& x, const Fp4Factor& b,
+                          const std::optional<at::Tensor>& bias, at::Tensor& y);
+void fp4_matmul_dense_cuda(const at::Tensor& x, const Fp4Factor& b,
+                           const std::optional<at::Tensor>& bias, at::Tensor& y);
+
+}  // namespace my_ops

@@ -1,0 +1,101 @@
+// fp4_matmul on CUDA: from tensors to the operands of fp4_matmul_kernel.cuh, and the launch.
+#include <ATen/cuda/CUDAContextLight.h>
+
+#include "common/launch.cuh"
+#include "fp4_matmul/fp4_matmul.h"
+#include "fp4_matmul/fp4_matmul_kernel.cuh"
+
+namespace my_ops {
+namespace {
+
+DenseType dense_type(const at::Tensor& tensor) {
+  if (tensor.scalar_type() == at::kFloat) return DenseType::float32;
+  return tensor.scalar_type() == at::kHalf ? DenseType::float16 : DenseType::bfloat16;
+}
+
+ByteRows byte_rows(const void* data, int64_t rows, int64_t row_bytes, int64_t stride_bytes) {
+  const auto bits = reinterpret_cast<uintptr_t>(data) | static_cast<uintptr_t>(stride_bytes);
+  const int unit_bytes = bits % 16 == 0 ? 16 : (bits % 4 == 0 ? 4 : 1);
+  return {static_cast<const uint8_t*>(data), rows, row_bytes, stride_bytes, unit_bytes};
+}
+
+template <Major kMajor>
+PackedOperand<kMajor> packed_operand(const Fp4Factor& factor) {
+  const int64_t code_bytes = factor.packed.size(-1), scale_bytes = factor.scale.size(-1);
+  return {byte_rows(factor.packed.const_data_ptr(), factor.rows, code_bytes, code_bytes),
+          byte_rows(factor.scale.const_data_ptr(), factor.rows, scale_bytes, scale_bytes),
+          factor.amax ? factor.amax->const_data_ptr<float>() : nullptr, factor.format};
+}
+
+// x [M, K] as it lies in memory: rows of K elements (Major::depth) or rows of M (Major::outer).
+template <Major kMajor>
+DenseOperand<kMajor> dense_operand(const at::Tensor& x) {
+  const auto stored = kMajor == Major::depth ? x : x.t();
+  const int64_t element_bytes = x.element_size();
+  return {byte_rows(x.const_data_ptr(), stored.size(0), stored.size(1) * element_bytes,
+                    stored.stride(0) * element_bytes),
+          dense_type(x)};
+}
+
+template <Major kMajor>
+struct MajorTag {
+  static constexpr Major value = kMajor;
+};
+
+template <typename Function>
+void with_major(bool depth, Function&& function) {
+  depth ? function(MajorTag<Major::depth>{}) : function(MajorTag<Major::outer>{});
+}
+
+template <typename Tile, typename OperandA, typename OperandB>
+void launch_tile(const OperandA& a, const OperandB& b, const ProductOutput& out) {
+  const int64_t blocks = ceil_div(out.M, int64_t{Tile::kBlockM}) * blocks_n<Tile>(out.N);
+  TORCH_CHECK(blocks <= INT32_MAX, "my_ops.fp4_matmul: the result has too many tiles: ", blocks);
+  launch(fp4_matmul_kernel<Tile, OperandA, OperandB>, static_cast<unsigned>(blocks), Tile::kThreads,
+         ProductLayout<Tile, OperandA, OperandB>::shared_bytes(a, b), a, b, out);
+}
+
+template <typename OperandA, typename OperandB>
+void launch_product(const OperandA& a, const OperandB& b, int64_t K, const at::Tensor& y,
+                    const std::optional<at::Tensor>& bias) {
+  const ProductOutput out{y.mutable_data_ptr(),
+                          dense_type(y),
+                          y.size(0),
+                          y.size(1),
+                          K,
+                          y.stride(0),
+                          y.stride(1),
+                          bias ? bias->const_data_ptr() : nullptr,
+                          bias ? dense_type(*bias) : DenseType::float32};
+  const auto* device = at::cuda::getCurrentDeviceProperties();
+  const auto large_bytes = ProductLayout<LargeTile, OperandA, OperandB>::shared_bytes(a, b);
+  if (use_large_tile(out.M, out.N, large_bytes, device->sharedMemPerBlockOptin,
+                     device->multiProcessorCount)) {
+    launch_tile<LargeTile>(a, b, out);
+  } else {
+    launch_tile<SmallTile>(a, b, out);
+  }
+}
+
+}  // namespace
+
+void fp4_matmul_packed_cuda(const Fp4Factor& a, const Fp4Factor& b, at::Tensor& y) {
+  with_major(a.contracts_cols, [&](auto major_a) {
+    with_major(b.contracts_cols, [&](auto major_b) {
+      launch_product(packed_operand<major_a.value>(a), packed_operand<major_b.value>(b), a.depth(),
+                     y, std::nullopt);
+    });
+  });
+}
+
+void fp4_matmul_dense_cuda(const at::Tensor& x, const Fp4Factor& b,
+                           const std::optional<at::Tensor>& bias, at::Tensor& y) {
+  with_major(x.stride(1) == 1, [&](auto major_x) {
+    with_major(b.contracts_cols, [&](auto major_b) {
+      launch_product(dense_operand<major_x.value>(x), packed_operand<major_b.value>(b), b.depth(),
+                     y, bias);
+    });
+  });
+}
+
+}  // namespace my_ops

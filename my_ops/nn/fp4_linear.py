@@ -1,0 +1,67 @@
+"""my_ops.nn.FP4Linear: a linear layer whose weight is stored in 4 bits."""
+
+import torch
+from torch import Tensor
+
+from my_ops.fp4_tensor import FP4Tensor
+from my_ops.ops.fp4 import fp4_quantize
+from my_ops.ops.fp4_linear import fp4_linear
+
+
+class FP4Linear(torch.nn.Module):
+    """:class:`torch.nn.Linear` with an FP4 weight, for inference and for training around it.
+
+    The weight is frozen; gradients reach the input and the bias. It is initialized as nn.Linear
+    does and then quantized; :meth:`from_linear` takes a trained layer. Under autocast the output
+    has autocast's dtype. ``load_state_dict`` takes the state of an FP4Linear, and that of an
+    nn.Linear, whose weight it quantizes.
+
+    Args:
+        in_features, out_features, bias, device, dtype: those of nn.Linear.
+        format: ``"nvfp4"`` or ``"mxfp4"``.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        format: str = "nvfp4",
+        device=None,
+        dtype=None,
+    ):
+        super().__init__()
+        self._take(torch.nn.Linear(in_features, out_features, bias, device, dtype), format)
+
+    @classmethod
+    def from_linear(cls, linear: torch.nn.Linear, format: str = "nvfp4") -> "FP4Linear":
+        """A layer with the quantized weight of ``linear`` and its own bias parameter."""
+        module = cls.__new__(cls)
+        torch.nn.Module.__init__(module)
+        module._take(linear, format)
+        return module.train(linear.training)
+
+    def _take(self, linear: torch.nn.Linear, format: str) -> None:
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.format = format
+        quantized = fp4_quantize(linear.weight.detach(), format)
+        self.weight = torch.nn.Parameter(quantized, requires_grad=False)
+        self.bias = linear.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.is_autocast_enabled(x.device.type):
+            x = x.to(torch.get_autocast_dtype(x.device.type))
+        return fp4_linear(x, self.weight, self.bias)
+
+    def extra_repr(self) -> str:
+        return (
+            f"in_features={self.in_features}, out_features={self.out_features}, "
+            f"bias={self.bias is not None}, format='{self.format}'"
+        )
+
+    def _load_from_state_dict(self, state_dict, prefix, *args):
+        weight = state_dict.get(prefix + "weight")
+        if isinstance(weight, Tensor) and not isinstance(weight, FP4Tensor):
+            state_dict[prefix + "weight"] = fp4_quantize(weight.detach(), self.format)
+        super()._load_from_state_dict(state_dict, prefix, *args)

@@ -1,0 +1,91 @@
+"""my_ops.fp4_linear: a linear layer with an FP4 weight. Public function, Function, fake."""
+
+import torch
+from torch import Tensor
+
+from my_ops.fp4_tensor import DTYPES, FP4Tensor
+from my_ops.ops._function import fast_apply, needs_function
+from my_ops.ops.fp4_matmul import PackedFactor, raise_expected
+
+_forward = torch.ops.my_ops.fp4_linear_forward.default
+
+
+def fp4_linear(x: Tensor, weight: FP4Tensor, bias: Tensor | None = None) -> Tensor:
+    """``x @ weight.T + bias`` with the weight in 4 bits, as :func:`torch.nn.functional.linear`.
+
+    Args:
+        x: ``[..., K]``, float32, float16 or bfloat16, on CPU or CUDA; it is not quantized.
+        weight: an FP4Tensor ``[N, K]``, as ``fp4_quantize(w)`` returns it.
+        bias: ``[N]``, float32, float16 or bfloat16, whatever the dtype of ``x``.
+
+    Returns:
+        ``[..., N]`` in the dtype of ``x``, under autocast too: summed in float32, the bias added
+        there, rounded once.
+
+    Raises:
+        RuntimeError: for another dtype, device or shape; the message names the argument.
+
+    ``x`` and ``bias`` have gradients, of any order. ``weight`` has one where it came from a tensor
+    that needs it, straight through the quantization: ``grad.T @ x``.
+    """
+    if not isinstance(weight, FP4Tensor):
+        raise_expected("fp4_linear", "weight", "an FP4Tensor", type(weight).__name__)
+    if weight.dim() != 2:
+        raise_expected("fp4_linear", "weight", "two dimensions", list(weight.shape))
+    if not isinstance(x, Tensor) or isinstance(x, FP4Tensor):
+        expected = "a dense tensor (fp4_matmul takes two FP4 operands)"
+        raise_expected("fp4_linear", "x", expected, type(x).__name__)
+    if x.dtype not in DTYPES:
+        raise_expected("fp4_linear", "x", "float32, float16 or bfloat16", x.dtype)
+    if x.device != weight.device:
+        raise_expected("fp4_linear", "x", f"the device of weight ({weight.device})", x.device)
+    return _linear(x, weight, bias, PackedFactor.of(weight), weight.format)
+
+
+def _linear(x, weight, bias, factor, format):
+    if needs_function(x, weight, bias):
+        return FP4LinearFunction.apply(x, weight, bias, *factor, format)
+    return _forward(x, *factor, bias, format)
+
+
+@fast_apply
+class FP4LinearFunction(torch.autograd.Function):
+    """weight (or None) is there for its gradient; what is multiplied and saved is packed."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x, weight, bias, packed, scale_bytes, amax, shape, transposed, format):
+        return _forward(x, packed, scale_bytes, amax, shape, transposed, bias, format)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        x, weight, bias, *factor, ctx.format = inputs
+        ctx.shape, ctx.transposed = factor[3:]
+        ctx.bias_dtype = bias.dtype if bias is not None else None
+        trains_weight = weight is not None and weight.requires_grad
+        ctx.save_for_backward(*factor[:3], *((x, weight) if trains_weight else (None, None)))
+
+    @staticmethod
+    def backward(ctx, grad):
+        *stored, x, weight = ctx.saved_tensors
+        grad_x = grad_weight = grad_bias = None
+        if ctx.needs_input_grad[0]:  # again a linear layer, with the transposed weight
+            factor = PackedFactor(*stored, ctx.shape[::-1], not ctx.transposed)
+            grad_x = _linear(grad, None if weight is None else weight.t(), None, factor, ctx.format)
+        if ctx.needs_input_grad[1]:
+            grad_weight = (_rows(grad).t() @ _rows(x)).to(weight.dtype)
+        if ctx.needs_input_grad[2]:
+            grad_bias = _rows(grad).sum(0, dtype=torch.float32).to(ctx.bias_dtype)
+        return grad_x, grad_weight, grad_bias, *(None,) * 6
+
+
+def _rows(x: Tensor) -> Tensor:
+    return x.flatten(0, -2) if x.dim() > 1 else x[None]
+
+
+@torch.library.register_fake("my_ops::fp4_linear_forward")
+def _(
+    x, weight_packed, weight_scale, weight_amax, weight_shape, weight_transposed, bias, format
+):  # fmt: skip
+    return x.new_empty((*x.shape[:-1], weight_shape[0]))

@@ -1,0 +1,362 @@
+"""my_ops.fp4_linear and nn.FP4Linear: values, gradients of any order, F.linear, state, errors."""
+
+import copy
+import io
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_fp4_matmul import DTYPES, FORMATS, message, values
+from torch.library import opcheck
+from torch.nn import functional as F
+
+import my_ops
+from my_ops.nn import FP4Linear
+from my_ops.ops.fp4_matmul import PackedFactor
+
+# One element, one row of an odd K, below and past a tile of the kernel, several tiles, a long sum.
+SIZES = [
+    (1, 1, 1),
+    (1, 33, 65),
+    (15, 16, 17),
+    (17, 65, 66),
+    (130, 160, 140),
+    (3, 4096, 5),
+]
+
+
+def assert_linear(actual, x, w, bias=None):
+    """`actual` is x @ w.t() + bias but for float32 sums and one rounding; all else is float64."""
+    bias = torch.zeros(w.shape[0], dtype=torch.float64, device=w.device) if bias is None else bias
+    exact = x @ w.t() + bias
+    magnitude = x.abs() @ w.t().abs() + bias.abs()
+    info = torch.finfo(actual.dtype)
+    rounding = exact.abs() * info.eps / 2 + info.smallest_normal * info.eps
+    error = (actual.double() - exact).abs()
+    assert actual.shape == exact.shape
+    assert (error <= (8 + 2 * x.shape[-1] ** 0.5) * 2**-24 * magnitude + rounding).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("M, K, N", SIZES)
+def test_product_with_the_weight(device, format, dtype, M, K, N):
+    x = torch.randn(M, K, dtype=dtype, device=device)
+    q = my_ops.fp4_quantize(torch.randn(N, K, device=device), format)
+    y = my_ops.fp4_linear(x, q)
+    assert y.dtype == dtype and y.is_contiguous()
+    assert_linear(y, x.double(), values(q))
+    for bias_dtype in DTYPES:
+        bias = torch.randn(N, dtype=bias_dtype, device=device)
+        assert_linear(my_ops.fp4_linear(x, q, bias), x.double(), values(q), bias.double())
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_weight_quantized_along_the_other_dimension(device, format):
+    w = torch.randn(70, 45, device=device)
+    q = my_ops.fp4_quantize(w, format, axis=0)
+    x = torch.randn(33, 45, device=device, requires_grad=True)
+    y = my_ops.fp4_linear(x, q)
+    assert_linear(y.detach(), x.detach().double(), values(q))
+    grad = torch.randn(33, 70, device=device)
+    assert_linear(torch.autograd.grad(y, x, grad)[0], grad.double(), values(q).t())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("format, largest", [("nvfp4", 126), ("mxfp4", 252)])
+def test_every_scale_byte(device, format, largest, dtype):
+    """One-hot rows of x show each value alone, rounded once to the dtype of x."""
+    block = 16 if format == "nvfp4" else 32
+    packed = torch.arange(block // 2).mul(37).to(torch.uint8).expand(largest + 1, -1).contiguous()
+    scale = torch.arange(largest + 1).to(torch.uint8)[:, None]
+    q = my_ops.FP4Tensor(packed.to(device), scale.to(device), None, format, block, dtype)
+    y = my_ops.fp4_linear(torch.eye(block, dtype=dtype, device=device), q)
+    assert torch.equal(y, q.dequantize(torch.float32).t().to(dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_extremes_of_x(device, dtype):
+    """The largest and the smallest numbers of a dtype, and Inf and NaN in their own rows alone."""
+    info = torch.finfo(dtype)
+    x = torch.zeros(5, 32, dtype=dtype, device=device)
+    x[0, 0], x[1, 0], x[2, 0] = info.max, info.smallest_normal, -info.max
+    x[3, 0], x[4, 0] = float("inf"), float("nan")
+    q = my_ops.fp4_quantize(torch.full((3, 32), 0.25, device=device), "mxfp4")
+    y = my_ops.fp4_linear(x, q)
+    assert torch.equal(y[:3], x[:3, :1].expand(3, 3) / 4)
+    assert (y[3] == float("inf")).all() and y[4].isnan().all()
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_x_of_any_layout(device, format):
+    q = my_ops.fp4_quantize(torch.randn(24, 40, device=device), format)
+    x = torch.randn(6, 50, 40, device=device)
+    misaligned = torch.randn(50 * 40 + 1, device=device)[1:].view(50, 40)
+    views = x.transpose(0, 1), x[:, ::3], x[:1].expand(4, 50, 40), misaligned, x[0, 0]
+    for view in (*views, torch.randn(40, 7, device=device).t(), x[..., :1].expand(6, 50, 40)):
+        y = my_ops.fp4_linear(view, q)
+        assert y.shape == (*view.shape[:-1], 24)
+        torch.testing.assert_close(y, my_ops.fp4_linear(view.contiguous(), q))
+    for half in (torch.float16, torch.bfloat16):
+        odd = torch.randn(9, 43, device=device).to(half)[:, 1:41]  # rows on 2-byte boundaries
+        assert torch.equal(my_ops.fp4_linear(odd, q), my_ops.fp4_linear(odd.contiguous(), q))
+
+
+@pytest.mark.parametrize("M, K, N", [(0, 32, 4), (4, 32, 0), (5, 0, 7)])
+def test_empty(device, M, K, N):
+    x = torch.randn(M, K, device=device, requires_grad=True)
+    bias = torch.randn(N, device=device, requires_grad=True)
+    y = my_ops.fp4_linear(x, my_ops.fp4_quantize(torch.randn(N, K, device=device)), bias)
+    assert torch.equal(y, bias.expand(M, N))
+    grad_x, grad_bias = torch.autograd.grad(y.sum(), (x, bias))
+    assert grad_x.shape == x.shape and (grad_x == 0).all()
+    assert torch.equal(grad_bias, torch.full((N,), float(M), device=device))
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("shape", [(33,), (5, 33), (2, 3, 33)])
+def test_gradients_of_any_order(device, format, shape):
+    x = torch.randn(shape, device=device, requires_grad=True)
+    bias = torch.randn(20, device=device, requires_grad=True)
+    q = my_ops.fp4_quantize(torch.randn(20, 33, device=device), format)
+
+    def derivatives(y):
+        first = torch.autograd.grad(y.pow(3).sum(), (x, bias), create_graph=True)
+        second = torch.autograd.grad(sum(g.pow(2).sum() for g in first), (x, bias))
+        return (*first, *second)
+
+    actual = derivatives(my_ops.fp4_linear(x, q, bias))
+    expected = derivatives(F.linear(x, q.dequantize(), bias))
+    for one, other in zip(actual, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_gradients_have_the_dtype_of_their_tensor(device, dtype):
+    x = torch.randn(7, 32, dtype=dtype, device=device, requires_grad=True)
+    bias = torch.randn(9, device=device, requires_grad=True)
+    q = my_ops.fp4_quantize(torch.randn(9, 32, device=device))
+    grad = torch.randn(7, 9, device=device).to(dtype)
+    grad_x, grad_bias = torch.autograd.grad(my_ops.fp4_linear(x, q, bias), (x, bias), grad)
+    assert grad_x.dtype == dtype and grad_bias.dtype == torch.float32
+    assert_linear(grad_x, grad.double(), values(q).t())
+    torch.testing.assert_close(grad_bias, grad.float().sum(0))
+
+
+def test_gradient_of_sum_and_other_layouts(device):
+    x = torch.randn(34, 48, device=device, requires_grad=True)
+    q = my_ops.fp4_quantize(torch.randn(40, 48, device=device))
+    y = my_ops.fp4_linear(x, q)
+    sum_of_weights = q.dequantize().sum(0).expand(34, 48)
+    torch.testing.assert_close(torch.autograd.grad(y.sum(), x)[0], sum_of_weights)
+    for grad in (torch.randn(40, 34, device=device).t(), torch.randn(34, 80, device=device)[:, ::2]):
+        (actual,) = torch.autograd.grad(my_ops.fp4_linear(x, q), x, grad)
+        torch.testing.assert_close(actual, grad @ q.dequantize())
+
+
+def test_gradient_of_the_weight_is_straight_through(device):
+    w = torch.randn(9, 40, device=device, requires_grad=True)
+    x = torch.randn(2, 5, 40, device=device, requires_grad=True)
+    y = my_ops.fp4_linear(x, my_ops.fp4_quantize(w))
+    values_ = w + (my_ops.fp4_quantize(w.detach()).dequantize() - w).detach()
+    expected = F.linear(x, values_)
+
+    def derivatives(y):
+        first = torch.autograd.grad(y.pow(3).sum(), (x, w), create_graph=True)
+        return (*first, *torch.autograd.grad(sum(g.pow(2).sum() for g in first), (x, w)))
+
+    for one, other in zip(derivatives(y), derivatives(expected), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-2)
+
+
+def test_nothing_dense_is_saved(device):
+    x = torch.randn(256, 512, device=device, requires_grad=True)
+    q = my_ops.fp4_quantize(torch.randn(128, 512, device=device))
+    bias = torch.randn(128, device=device, requires_grad=True)
+    saved = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
+        my_ops.fp4_linear(x, q, bias)
+    assert saved and sum(t.nbytes for t in saved) <= q.nbytes
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_functional_transforms(device):
+    q = my_ops.fp4_quantize(torch.randn(6, 32, device=device))
+    x = torch.randn(3, 4, 32, device=device)
+    loss = lambda x: my_ops.fp4_linear(x, q).pow(2).sum()  # noqa: E731
+    like = lambda x: F.linear(x, q.dequantize()).pow(2).sum()  # noqa: E731
+    for transform in (
+        torch.func.grad,
+        lambda f: torch.func.vmap(torch.func.grad(f)),
+        lambda f: torch.func.grad(lambda x: torch.func.vmap(f)(x).sum()),
+        lambda f: torch.func.grad(lambda x: torch.func.grad(f)(x).pow(2).sum()),
+    ):
+        torch.testing.assert_close(transform(loss)(x), transform(like)(x), rtol=1e-4, atol=1e-3)
+
+
+def test_functional_linear_and_matmul_take_the_weight(device):
+    q = my_ops.fp4_quantize(torch.randn(6, 32, device=device))
+    x = torch.randn(2, 4, 32, device=device, requires_grad=True)
+    bias = torch.randn(6, device=device, requires_grad=True)
+    y, expected = F.linear(x, q, bias), my_ops.fp4_linear(x, q, bias)
+    torch.testing.assert_close(y, expected)
+    grads = [torch.autograd.grad(out.pow(2).sum(), (x, bias)) for out in (y, expected)]
+    for one, other in zip(*grads, strict=True):
+        torch.testing.assert_close(one, other)
+    torch.testing.assert_close(x @ q.t(), my_ops.fp4_linear(x, q))
+    with torch.inference_mode():
+        torch.testing.assert_close(F.linear(x, q, bias), expected)
+
+
+def test_functional_linear_reads_the_packed_weight(device, monkeypatch):
+    from my_ops import fp4_tensor
+
+    def refuse(q):
+        raise AssertionError("the weight was dequantized")
+
+    q = my_ops.fp4_quantize(torch.randn(6, 32, device=device))
+    x = torch.randn(4, 32, device=device, requires_grad=True)
+    monkeypatch.setattr(fp4_tensor, "_values", refuse)
+    F.linear(x, q, torch.randn(6, device=device)).sum().backward()
+    assert x.grad is not None
+
+
+def test_autocast(device):
+    layer = FP4Linear(32, 6, device=device)
+    x = torch.randn(4, 32, device=device, requires_grad=True)
+    with torch.autocast(device, dtype=torch.bfloat16):
+        # The function is explicit; F.linear and the module do as torch's.
+        assert my_ops.fp4_linear(x, layer.weight).dtype == torch.float32
+        assert F.linear(x, layer.weight).dtype == torch.bfloat16
+        y = layer(x)
+    assert y.dtype == torch.bfloat16
+    y.sum().backward()
+    assert x.grad.dtype == torch.float32 and layer.bias.grad.dtype == torch.float32
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_module(device, format):
+    linear = torch.nn.Linear(40, 24, device=device)
+    layer = FP4Linear.from_linear(linear.eval(), format)
+    assert not layer.training and layer.bias is linear.bias
+    assert not layer.weight.requires_grad and layer.weight.nbytes < linear.weight.nbytes / 6
+    x = torch.randn(3, 5, 40, device=device)
+    q = my_ops.fp4_quantize(linear.weight.detach(), format)
+    assert torch.equal(layer(x), my_ops.fp4_linear(x, q, linear.bias))
+    without_bias = FP4Linear.from_linear(torch.nn.Linear(40, 24, bias=False, device=device))
+    assert without_bias.bias is None and without_bias(x).shape == (3, 5, 24)
+    assert repr(layer) == (
+        f"FP4Linear(in_features=40, out_features=24, bias=True, format='{format}')"
+    )
+    fresh = FP4Linear(40, 24, format=format, device=device, dtype=torch.bfloat16)
+    assert fresh(x.bfloat16()).dtype == torch.bfloat16
+    assert 0 < fresh.weight.dequantize(torch.float32).std() < 1 / 40**0.5  # as nn.Linear's
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_state(device, format):
+    layer, other = (FP4Linear(40, 24, format=format, device=device) for _ in range(2))
+    x = torch.randn(5, 40, device=device)
+    assert not torch.equal(layer(x), other(x))
+    file = io.BytesIO()
+    torch.save(layer.state_dict(), file)
+    file.seek(0)
+    other.load_state_dict(torch.load(file, weights_only=True))
+    assert torch.equal(layer(x), other(x))
+    dense = torch.nn.Linear(40, 24, device=device)
+    state = dense.state_dict()
+    other.load_state_dict(state)  # a checkpoint of nn.Linear is quantized on the way in
+    assert torch.equal(other(x), FP4Linear.from_linear(dense, format)(x))
+    assert type(state["weight"]) is torch.Tensor  # and stays as it was
+    assert torch.equal(copy.deepcopy(layer)(x), layer(x))
+    half = copy.deepcopy(layer).to(torch.bfloat16)
+    assert half.weight.dtype == half(x.bfloat16()).dtype == torch.bfloat16
+
+
+def test_bias_trains(device):
+    layer = FP4Linear(16, 4, device=device)
+    target = torch.randn(4, device=device)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.5)
+    before = layer.weight.packed.clone()
+    for _ in range(50):
+        optimizer.zero_grad()
+        loss = (layer(torch.zeros(2, 16, device=device)) - target).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+    assert loss < 1e-6 and torch.equal(layer.weight.packed, before)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_opcheck(device, format):
+    factor = tuple(PackedFactor.of(my_ops.fp4_quantize(torch.randn(6, 37, device=device), format)))
+    op = torch.ops.my_ops.fp4_linear_forward.default
+    bias = torch.randn(6, device=device)
+    x = torch.randn(2, 3, 37, device=device)
+    for view in (x, x.transpose(0, 1), x.bfloat16(), x[:1].expand(2, 3, 37), x[0, 0]):
+        opcheck(op, (view, *factor, bias, format))
+    opcheck(op, (x, *factor, None, format))
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_compile_without_a_break(device, backend):
+    layer = FP4Linear(48, 6, device=device)
+    w = torch.randn(48, 48, device=device, requires_grad=True)
+
+    def step(x):
+        hidden = torch.tanh(my_ops.fp4_linear(x, my_ops.fp4_quantize(w)))
+        return layer(F.linear(hidden, w)).pow(2).sum()
+
+    compiled = torch.compile(step, backend=backend, fullgraph=True, dynamic=True)
+    for rows in (3, 8):
+        x = torch.randn(rows, 48, device=device, requires_grad=True)
+        expected = torch.autograd.grad(step(x), (x, w, layer.bias))
+        actual = torch.autograd.grad(compiled(x), (x, w, layer.bias))
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_kernel_level_function(device):
+    q = my_ops.fp4_quantize(torch.randn(6, 37, device=device))
+    x, bias = torch.randn(4, 37, device=device), torch.randn(6, device=device)
+    actual = my_ops._C.fp4_linear(x, *PackedFactor.of(q), bias)
+    assert torch.equal(actual, my_ops.fp4_linear(x, q, bias))
+
+
+def test_errors(device):
+    x = torch.ones(4, 32, device=device)
+    q = my_ops.fp4_quantize(torch.ones(3, 32, device=device))
+    for arguments, expected in {
+        (x, x): "weight: expected an FP4Tensor, got Tensor",
+        (x, q[0]): "weight: expected two dimensions, got [32]",
+        (q, q): "x: expected a dense tensor (fp4_matmul takes two FP4 operands), got FP4Tensor",
+        (x.double(), q): "x: expected float32, float16 or bfloat16, got torch.float64",
+        (x.to("meta"), q): f"x: expected the device of weight ({x.device}), got meta",
+        (x[:, :16], q): "x: expected as many columns as weight has (32), got [4, 16]",
+        (x[0, 0], q): "x: expected as many columns as weight has (32), got []",
+        (x, q, x[0]): "bias: expected the shape [3], got [32]",
+        (x, q, x[0, :3].double()): "bias: expected float32, float16 or bfloat16, got Double",
+    }.items():
+        actual = message(my_ops.fp4_linear, *arguments)
+        assert actual == f"my_ops.fp4_linear: {expected}"
+    assert my_ops.fp4_linear(x, q).shape == (4, 3)  # the device still works
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    leading=st.lists(st.integers(0, 5), max_size=3),
+    K=st.integers(0, 70),
+    N=st.integers(0, 20),
+    format=st.sampled_from(FORMATS),
+    dtype=st.sampled_from(DTYPES),
+    biased=st.booleans(),
+)
+def test_any_shape(leading, K, N, format, dtype, biased):
+    x = torch.randn(*leading, K, dtype=dtype)
+    q = my_ops.fp4_quantize(torch.randn(N, K), format)
+    bias = torch.randn(N, dtype=dtype) if biased else None
+    y = my_ops.fp4_linear(x, q, bias)
+    wide_bias = bias.double() if biased else None
+    rows = x.double().reshape(y.numel() // N if N else 0, K)
+    assert y.shape == (*leading, N)
+    if N:
+        assert_linear(y.reshape(-1, N), rows, values(q), wide_bias)
