@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from my_ops._fp4_handlers import HANDLERS, values
 
 BLOCK_SIZE = {"nvfp4": 16, "mxfp4": 32}
 _SCALE_DTYPE = {"nvfp4": torch.float8_e4m3fn, "mxfp4": torch.float8_e8m0fnu}
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-
-_dequantize = torch.ops.my_ops.fp4_dequantize.default
-_linear = torch.ops.my_ops.fp4_linear_forward.default
-_aten = torch.ops.aten
 
 
 class FP4Tensor(Tensor):
@@ -33,6 +30,10 @@ class FP4Tensor(Tensor):
         transposed: whether the quantized dimension is the last but one, as in ``q.t()``.
         shape, dtype: those of the tensor that it stands for.
         nbytes: what it really takes.
+
+    Its gradient is a plain tensor. Therefore a compiled function that gradients flow through cannot
+    return one with its gradient (torch expects the gradient of an output to be of its class):
+    return ``q.detach()``, or the dequantized tensor.
     """
 
     packed: Tensor
@@ -87,6 +88,11 @@ class FP4Tensor(Tensor):
             f"dtype={self.dtype}, device='{self.device}', nbytes={self.nbytes}{gradient})"
         )
 
+    def share_memory_(self) -> FP4Tensor:
+        for name in self._tensor_names():
+            getattr(self, name).share_memory_()
+        return self
+
     # ---- How torch.compile, pickle and deepcopy take it apart and put it together ----
 
     def _tensor_names(self) -> list[str]:
@@ -101,6 +107,11 @@ class FP4Tensor(Tensor):
         K = outer_size[-2 if transposed else -1]
         tensors = inner["packed"], inner["scale_bytes"], inner.get("amax")
         return FP4Tensor(*tensors, format, K, dtype, transposed)
+
+    def _stable_hash_for_caching(self) -> str:  # of the cache of torch.compile
+        held = [getattr(self, name) for name in self._tensor_names()]
+        layout = [(t.shape, t.stride(), t.dtype, t.device) for t in held]
+        return repr((self.__tensor_flatten__(), self.shape, layout, self.requires_grad))
 
     def _replace(self, **changes) -> FP4Tensor:
         names = "packed", "scale_bytes", "amax", "format", "K", "dtype", "transposed"
@@ -131,25 +142,28 @@ class FP4Tensor(Tensor):
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if func in _HANDLERS:
+        if func in HANDLERS:
             # In inference mode, a view of a tensor from outside of it is no inference tensor.
             inference = torch.is_inference_mode_enabled()
             with torch.inference_mode(inference and (not func.is_view or args[0].is_inference())):
-                result = _HANDLERS[func](*args, **kwargs)
+                result = HANDLERS[func](*args, **kwargs)
             if result is not NotImplemented:
                 return result
         # Inference mode brings functions here that otherwise come in parts: to(), linear().
         result = func.decompose(*args, **kwargs)
         if result is not NotImplemented:
             return result
-        for argument, schema in zip(args, func._schema.arguments, strict=False):
-            if isinstance(argument, FP4Tensor) and schema.alias_info is not None:
-                does = "writes to" if schema.alias_info.is_write else "is a view of"
+        given = {a.name: value for a, value in zip(func._schema.arguments, args, strict=False)}
+        given |= kwargs
+        for argument in func._schema.arguments:
+            held = tree_leaves(given.get(argument.name))
+            if argument.alias_info and any(isinstance(value, FP4Tensor) for value in held):
+                does = "writes to" if argument.alias_info.is_write else "is a view of"
                 raise RuntimeError(
                     f"my_ops.FP4Tensor: {func}: expected a function that takes values or whole "
                     f"rows, got one that {does} a quantized tensor; call dequantize() first"
                 )
-        args, kwargs = tree_map_only(FP4Tensor, _values, (args, kwargs))
+        args, kwargs = tree_map_only(FP4Tensor, values, (args, kwargs))
         return func(*args, **kwargs)
 
 
@@ -162,112 +176,3 @@ def _rebuild_fp4_tensor(
 
 
 torch.serialization.add_safe_globals([_rebuild_fp4_tensor])
-
-
-def _values(q: FP4Tensor) -> Tensor:
-    """The values, below autograd."""
-    dtype = str(q.dtype).removeprefix("torch.")
-    x = _dequantize(q.packed, q.scale_bytes, q.amax, q.K, q.format, dtype)
-    return x.mT if q.transposed else x
-
-
-def _share(q):
-    return q._replace()
-
-
-def _clone(q, memory_format=None):
-    return q._map(torch.clone)
-
-
-def _to_copy(q, dtype=None, memory_format=None, **options):
-    if dtype not in (None, *DTYPES):
-        return NotImplemented
-    return q._map(lambda t: _aten._to_copy(t, **options), dtype=dtype or q.dtype)
-
-
-def _copy_(q, source, non_blocking=False):
-    alike = (
-        isinstance(q, FP4Tensor)
-        and isinstance(source, FP4Tensor)
-        and (q.shape, q.format, q.transposed, q.amax is None)
-        == (source.shape, source.format, source.transposed, source.amax is None)
-    )
-    if not alike:
-        return NotImplemented
-    for name in q._tensor_names():
-        getattr(q, name).copy_(getattr(source, name), non_blocking)
-    return q
-
-
-def _transpose(q, *dims):
-    dims = dims or (0, 1)
-    if q.dim() < 2 or sorted(d % q.dim() for d in dims) != [q.dim() - 2, q.dim() - 1]:
-        return NotImplemented
-    return q._replace(transposed=not q.transposed)
-
-
-def _permute(q, dims):
-    return _transpose(q, *dims) if [d % 2 for d in dims] == [1, 0] else NotImplemented
-
-
-def _rows(function):
-    """A handler for slice, select and the like, along a dimension that is not quantized."""
-
-    def handler(q, dim=0, *args, **kwargs):
-        dim %= q.dim()
-        quantized = q.dim() - (2 if q.transposed else 1)
-        if dim == quantized:
-            return NotImplemented
-        stored = q.dim() - 2 if dim > quantized else dim
-        packed, scale_bytes = (
-            function(t, stored, *args, **kwargs) for t in (q.packed, q.scale_bytes)
-        )
-        # Of a matrix that loses its rows, the quantized dimension is the last again.
-        transposed = q.transposed and not (packed.dim() < q.dim() and stored == q.dim() - 2)
-        return q._replace(packed=packed, scale_bytes=scale_bytes, transposed=transposed)
-
-    return handler
-
-
-def _index(q, indices):
-    if q.transposed or len(indices) != 1 or q.dim() < 2:
-        return NotImplemented
-    packed, scale_bytes = (_aten.index(t, indices) for t in (q.packed, q.scale_bytes))
-    return q._replace(packed=packed, scale_bytes=scale_bytes)
-
-
-def _embedding(q, indices, *args):
-    return NotImplemented if q.transposed else _values(_index(q, [indices]))
-
-
-def _mm(x, q, bias=None):
-    """x @ q from the packed bytes: what F.linear and x @ w.t() come to, and their gradients."""
-    if isinstance(x, FP4Tensor) or not isinstance(q, FP4Tensor) or x.dtype not in DTYPES:
-        return NotImplemented
-    shape = q.shape[::-1]
-    return _linear(x, q.packed, q.scale_bytes, q.amax, shape, not q.transposed, bias, q.format)
-
-
-def _addmm(bias, x, q, beta=1, alpha=1):
-    if isinstance(bias, FP4Tensor) or bias.shape != q.shape[1:] or (beta, alpha) != (1, 1):
-        return NotImplemented
-    return _mm(x, q, bias)
-
-
-_HANDLERS = {
-    _aten.detach.default: _share,
-    _aten.alias.default: _share,
-    _aten.clone.default: _clone,
-    _aten._to_copy.default: _to_copy,
-    _aten.copy_.default: _copy_,
-    _aten.t.default: _transpose,
-    _aten.transpose.int: _transpose,
-    _aten.permute.default: _permute,
-    _aten.slice.Tensor: _rows(_aten.slice.Tensor),
-    _aten.select.int: _rows(_aten.select.int),
-    _aten.index_select.default: _rows(_aten.index_select.default),
-    _aten.index.Tensor: _index,
-    _aten.embedding.default: _embedding,
-    _aten.mm.default: _mm,
-    _aten.addmm.default: _addmm,
-}

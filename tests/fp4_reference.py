@@ -109,7 +109,7 @@ def quantize(x, format, amax=None, mode="floor", seed=None):
             scale = e8m0(block_amax, mode)
             factor = np.exp2(127.0 - scale).astype(np.float32)
         magnitude = np.abs(padded * factor[..., None])
-        magnitude = np.where(nan[..., None], 0, magnitude).reshape(rows, -1)[:, :K]
+        magnitude = np.where(nan[..., None], 0, magnitude).reshape(rows, blocks * block)[:, :K]
         if seed is None:
             codes = nearest(magnitude, E2M1)
         else:
@@ -124,7 +124,7 @@ def quantize(x, format, amax=None, mode="floor", seed=None):
 def dequantize(packed, scale, K, format, amax=None):
     """float32 values [rows, K]."""
     rows = packed.shape[0]
-    codes = np.stack([packed & 15, packed >> 4], -1).reshape(rows, -1)[:, :K]
+    codes = np.stack([packed & 15, packed >> 4], -1).reshape(rows, 2 * packed.shape[1])[:, :K]
     values = np.where(codes & 8, -E2M1[codes & 7], E2M1[codes & 7]).astype(np.float32)
     with np.errstate(all="ignore"):
         if format == "nvfp4":

@@ -50,7 +50,13 @@ def fp4_quantize(
 
     The gradient passes unchanged (straight-through).
     """
-    if not -x.dim() <= axis < x.dim() or axis % x.dim() != x.dim() - 1:
+    transformed = torch._C._are_functorch_transforms_active()
+    if transformed and torch._C._functorch.is_functorch_wrapped_tensor(x):
+        raise RuntimeError(
+            "my_ops.fp4_quantize: x: expected a tensor outside of torch.func transforms, which do "
+            "not carry an FP4Tensor, got one inside; my_ops.fp4_matmul(x, ...) works there"
+        )
+    if axis not in (-1, x.dim() - 1):
         if x.dim() != 2 or axis not in (0, -2):
             raise RuntimeError(
                 "my_ops.fp4_quantize: axis: expected the last dimension of x, or 0 for a matrix, "
@@ -60,6 +66,8 @@ def fp4_quantize(
         return fp4_quantize(x.t(), format, **options, rounding=rounding, seed=seed).t()
     if amax is not None:
         amax = _given_amax(amax, x, format, two_level)
+    if seed >= 2**63:
+        seed -= 2**64  # the schema's integers are signed
     if needs_function(x):
         arguments = x, amax, format, two_level, scale_mode, rounding, seed
         return FP4QuantizeFunction.apply(*arguments)

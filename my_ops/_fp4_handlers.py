@@ -1,0 +1,132 @@
+"""What PyTorch's functions do with an FP4Tensor that stays quantized: move, copy, transpose, rows, products.
+
+A handler returns NotImplemented where it does not apply.
+"""
+
+import torch
+from torch import Tensor
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+_aten = torch.ops.aten
+_dequantize = torch.ops.my_ops.fp4_dequantize.default
+_linear = torch.ops.my_ops.fp4_linear_forward.default
+
+
+def values(q) -> Tensor:
+    """The values, below autograd."""
+    dtype = str(q.dtype).removeprefix("torch.")
+    x = _dequantize(q.packed, q.scale_bytes, q.amax, q.K, q.format, dtype)
+    return x.mT if q.transposed else x
+
+
+def _share(q):
+    return q._replace()
+
+
+def _clone(q, memory_format=None):
+    return q._map(torch.clone)
+
+
+def _to_copy(q, dtype=None, memory_format=None, **options):
+    if dtype not in (None, *DTYPES):
+        return NotImplemented
+    return q._map(lambda t: _aten._to_copy(t, **options), dtype=dtype or q.dtype)
+
+
+def _copy_(q, source, non_blocking=False):
+    alike = type(q) is type(source) and (q.shape, q.format, q.transposed, q.amax is None) == (
+        source.shape,
+        source.format,
+        source.transposed,
+        source.amax is None,
+    )
+    if not alike:
+        return NotImplemented
+    for name in q._tensor_names():
+        getattr(q, name).copy_(getattr(source, name), non_blocking)
+    return q
+
+
+def _transpose(q, *dims):
+    dims = dims or (0, 1)
+    if q.dim() < 2 or sorted(d % q.dim() for d in dims) != [q.dim() - 2, q.dim() - 1]:
+        return NotImplemented
+    return q._replace(transposed=not q.transposed)
+
+
+def _permute(q, dims):
+    return _transpose(q, *dims) if [d % 2 for d in dims] == [1, 0] else NotImplemented
+
+
+def _rows(function):
+    """A handler for slice, select and the like, along a dimension that is not quantized."""
+
+    def handler(q, dim=0, *args, **kwargs):
+        dim %= q.dim()
+        quantized = q.dim() - (2 if q.transposed else 1)
+        if dim == quantized:
+            return NotImplemented
+        stored = q.dim() - 2 if dim > quantized else dim
+        packed, scale_bytes = (
+            function(t, stored, *args, **kwargs) for t in (q.packed, q.scale_bytes)
+        )
+        # Of a matrix that loses its rows, the quantized dimension is the last again.
+        transposed = q.transposed and not (packed.dim() < q.dim() and stored == q.dim() - 2)
+        return q._replace(packed=packed, scale_bytes=scale_bytes, transposed=transposed)
+
+    return handler
+
+
+def _unbind(q, dim=0):
+    rows = [HANDLERS[_aten.select.int](q, dim, i) for i in range(q.shape[dim])]
+    return NotImplemented if NotImplemented in rows else rows
+
+
+def _index(q, indices):
+    if q.transposed or len(indices) != 1 or q.dim() < 2:
+        return NotImplemented
+    packed, scale_bytes = (_aten.index(t, indices) for t in (q.packed, q.scale_bytes))
+    return q._replace(packed=packed, scale_bytes=scale_bytes)
+
+
+def _embedding(q, indices, *args):
+    return NotImplemented if q.transposed else values(_index(q, [indices]))
+
+
+def _is_quantized(tensor):
+    return hasattr(tensor, "scale_bytes")
+
+
+def _mm(x, q, bias=None):
+    """x @ q from the packed bytes: what F.linear and x @ w.t() come to, and their gradients."""
+    if _is_quantized(x) or not _is_quantized(q) or x.dtype not in DTYPES:
+        return NotImplemented
+    shape = q.shape[::-1]
+    return _linear(x, q.packed, q.scale_bytes, q.amax, shape, not q.transposed, bias, q.format)
+
+
+def _addmm(bias, x, q, beta=1, alpha=1):
+    if _is_quantized(bias) or bias.shape != q.shape[1:] or (beta, alpha) != (1, 1):
+        return NotImplemented
+    return _mm(x, q, bias)
+
+
+HANDLERS = {
+    _aten.detach.default: _share,
+    _aten.alias.default: _share,
+    _aten.clone.default: _clone,
+    _aten._to_copy.default: _to_copy,
+    _aten.copy_.default: _copy_,
+    _aten.t.default: _transpose,
+    _aten.transpose.int: _transpose,
+    _aten.permute.default: _permute,
+    _aten.slice.Tensor: _rows(_aten.slice.Tensor),
+    _aten.select.int: _rows(_aten.select.int),
+    _aten.unbind.int: _unbind,
+    _aten.index_select.default: _rows(_aten.index_select.default),
+    _aten.index.Tensor: _index,
+    _aten.embedding.default: _embedding,
+    _aten.mm.default: _mm,
+    _aten.addmm.default: _addmm,
+}
