@@ -75,6 +75,7 @@ __device__ __forceinline__ void blocks_sum(T (&values)[N], SumScratch<T, N>& scr
 #pragma unroll
   for (int i = 0; i < N; ++i) {
     T sum = 0;
+#pragma unroll 1
     for (int part = lane; part < warps * blocks; part += kWarpSize) sum += scratch.values[part][i];
     values[i] = lanes_sum<kWarpSize>(sum);
   }

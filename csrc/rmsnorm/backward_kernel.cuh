@@ -21,7 +21,7 @@
 
 namespace my_ops {
 
-template <typename x_t, typename w_t, int kLanes, Phase kPhase>
+template <typename x_t, typename w_t, int kLanes, bool kAligned, Phase kPhase>
 __global__ void __launch_bounds__(kBackwardMaxThreads)
     rmsnorm_backward_kernel(const BackwardArgs<x_t, w_t> args) {
   using acc_t = typename Arithmetic<x_t>::acc_t;
@@ -29,24 +29,25 @@ __global__ void __launch_bounds__(kBackwardMaxThreads)
   constexpr int N = kChunkElements<x_t>;
   constexpr int kVectors = kBackwardVectors<x_t>;
 
-  // What this thread owns: every `stride`-th chunk of its slice from `first`, in every
-  // `row_step`-th row from `first_row`.
-  using chunk_t = std::conditional_t<kPhase == Phase::whole, int, int64_t>;
+  // What this thread owns.
   const int64_t H = args.H;
-  const int groups_per_block = kLanes > 0 ? blockDim.x / (kLanes + !kLanes) : 1;
-  const int group = kLanes > 0 ? threadIdx.x / (kLanes + !kLanes) : 0;
+  const int stride = kLanes > 0 ? kLanes : blockDim.x;
+  const int groups_per_block = kLanes > 0 ? blockDim.x / stride : 1;
+  const int group = kLanes > 0 ? threadIdx.x / stride : 0;
   const int slice = kLanes > 0 ? 0 : blockIdx.x % args.slices;
   const int64_t part = kLanes > 0 ? blockIdx.x : blockIdx.x / args.slices;
   const int64_t parts = kLanes > 0 ? gridDim.x : gridDim.x / args.slices;
-  const int64_t row_step = parts * groups_per_block;
-  const int64_t first_row = part * groups_per_block + group;
-  const int stride = kLanes > 0 ? kLanes : blockDim.x;
-  const chunk_t first = static_cast<chunk_t>(slice) * args.slice_chunks + threadIdx.x % stride;
-  const chunk_t end = min(static_cast<chunk_t>((H + N - 1) / N),
-                          static_cast<chunk_t>(slice + 1) * args.slice_chunks);
+  OwnedChunks owned;
+  owned.first_row = part * groups_per_block + group;
+  owned.row_step = parts * groups_per_block;
+  owned.first = static_cast<int64_t>(slice) * args.slice_chunks + threadIdx.x % stride;
+  owned.stride = stride;
+  const int64_t end = min((H + N - 1) / N, static_cast<int64_t>(slice + 1) * args.slice_chunks);
+  owned.count = static_cast<int>((end - owned.first + stride - 1) / stride);
+  const auto column_of = [&](int v) { return (owned.first + v * stride) * N; };
   if constexpr (kLanes == 0 && kPhase == Phase::whole) cluster_arrive(args.slices);
 
-  RowRing<x_t, chunk_t> ring(args, first_row, row_step, first, stride, end);
+  ChunkRing<x_t, kAligned> ring(args, owned);
 #pragma unroll 1
   for (int slot = 0; slot < kRingSlots; ++slot) ring.fill(slot, slot % kVectors);
 
@@ -56,12 +57,11 @@ __global__ void __launch_bounds__(kBackwardMaxThreads)
   const acc_t offset = has_weight ? static_cast<acc_t>(args.weight_offset) : acc_t(0);
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
-    const int64_t column = static_cast<int64_t>(first + v * stride) * N;
+    if (has_weight && v < owned.count) {
+      weight[v] = load_chunk<kAligned, N>(args.weight, column_of(v), H);
+    } else {
 #pragma unroll
-    for (int j = 0; j < N; ++j) {
-      weight[v].elements[j] = has_weight && first + v * stride < end && column + j < H
-                                  ? args.weight[column + j]
-                                  : narrow<w_t>(acc_t(1));
+      for (int j = 0; j < N; ++j) weight[v].elements[j] = narrow<w_t>(acc_t(1));
     }
   }
   if constexpr (kLanes == 0 && kPhase == Phase::whole) cluster_wait(args.slices);
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kBackwardMaxThreads)
   int first_slot = 0;
   int parity = 0;
   // The trip count is the block's, for the shuffles: groups without a row left run along.
-  for (int64_t row = first_row; row - group < args.rows; row += row_step) {
+  for (int64_t row = owned.first_row; row - group < args.rows; row += owned.row_step) {
     const auto slot_of = [&](int v) {
       const int slot = first_slot + v;
       return slot < kRingSlots ? slot : slot - kRingSlots;
@@ -87,17 +87,20 @@ __global__ void __launch_bounds__(kBackwardMaxThreads)
       __pipeline_wait_prior(kRingSlots - kVectors);
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
-        if (first + v * stride >= end) continue;
-        const Vec<x_t, N> grad = ring.grad(slot_of(v));
-        const Vec<x_t, N> x = ring.x(slot_of(v));
+        if (v >= owned.count) continue;
+        acc_t x[N];
+        acc_t grad[N];
+        acc_t w[N];
+        widen_chunk(ring.x(slot_of(v)), x);
+        widen_chunk(ring.grad(slot_of(v)), grad);
         keep_packed(weight[v]);
+        widen_chunk(weight[v], w);
         chunk_sum_t squares = 0;
         chunk_sum_t products = 0;
 #pragma unroll
         for (int j = 0; j < N; ++j) {
-          const chunk_sum_t value = widen<acc_t>(x.elements[j]);
-          const acc_t w = widen<acc_t>(weight[v].elements[j]) + offset;
-          const acc_t a = widen<acc_t>(grad.elements[j]) * w;
+          const chunk_sum_t value = x[j];
+          const acc_t a = grad[j] * (w[j] + offset);
           squares += value * value;
           products += a * value;
         }
@@ -123,40 +126,37 @@ __global__ void __launch_bounds__(kBackwardMaxThreads)
     } else {
       __pipeline_wait_prior(kRingSlots - kVectors);
     }
-    const double inverse_H = 1.0 / static_cast<double>(H);
-    const double rstd_exact = rsqrt(sums[0] * inverse_H + args.eps);
+    const double rstd_exact = rsqrt(sums[0] * args.inverse_H + args.eps);
     const acc_t rstd = static_cast<acc_t>(rstd_exact);
-    const acc_t mean = static_cast<acc_t>(sums[1] * inverse_H * rstd_exact);
+    const acc_t mean = static_cast<acc_t>(sums[1] * args.inverse_H * rstd_exact);
     const x_t* grad_sum = args.grad_sum + args.grad_sum_layout.offset(row);
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
-      if (kPhase != Phase::sums && row < args.rows && first + v * stride < end) {
-        const int64_t column = static_cast<int64_t>(first + v * stride) * N;
-        const Vec<x_t, N> grad = ring.grad(slot_of(v));
-        const Vec<x_t, N> x = ring.x(slot_of(v));
-        acc_t grad_x[N];
+      if (kPhase != Phase::sums && row < args.rows && v < owned.count) {
+        acc_t x[N];
+        acc_t grad[N];
+        acc_t w[N];
+        widen_chunk(ring.x(slot_of(v)), x);
+        widen_chunk(ring.grad(slot_of(v)), grad);
         keep_packed(weight[v]);
+        widen_chunk(weight[v], w);
+        acc_t grad_x[N];
 #pragma unroll
         for (int j = 0; j < N; ++j) {
-          const acc_t normalized = widen<acc_t>(x.elements[j]) * rstd;
-          const acc_t g = widen<acc_t>(grad.elements[j]);
-          const acc_t w = widen<acc_t>(weight[v].elements[j]) + offset;
-          grad_x[j] = rstd * (g * w - normalized * mean);
-          grad_weight[v][j] += g * normalized;
+          const acc_t normalized = x[j] * rstd;
+          grad_x[j] = rstd * (grad[j] * (w[j] + offset) - normalized * mean);
+          grad_weight[v][j] += grad[j] * normalized;
         }
         if (args.grad_sum != nullptr) {
-          const Vec<x_t, N> more = args.aligned ? load_chunk<true, N>(grad_sum, column, H)
-                                                : load_chunk<false, N>(grad_sum, column, H);
+          acc_t more[N];
+          widen_chunk(load_chunk<kAligned, N>(grad_sum, column_of(v), H), more);
 #pragma unroll
-          for (int j = 0; j < N; ++j) grad_x[j] += widen<acc_t>(more.elements[j]);
+          for (int j = 0; j < N; ++j) grad_x[j] += more[j];
         }
         if (args.grad_x != nullptr) {
-          const Vec<x_t, N> chunk = narrow_chunk<x_t>(grad_x);
-          if (args.aligned) {
-            store_chunk<true>(args.grad_x + row * H, column, H, chunk);
-          } else {
-            store_chunk<false>(args.grad_x + row * H, column, H, chunk);
-          }
+          Vec<x_t, N> chunk;
+          narrow_chunk(grad_x, chunk);
+          store_chunk<kAligned>(args.grad_x + row * H, column_of(v), H, chunk);
         }
       }
       ring.fill(slot_of(v), (v + kRingSlots) % kVectors);
@@ -171,10 +171,10 @@ __global__ void __launch_bounds__(kBackwardMaxThreads)
   if constexpr (kLanes == 0) {
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
-      const int64_t column = static_cast<int64_t>(first + v * stride) * N;
+      if (v >= owned.count) continue;
 #pragma unroll
       for (int j = 0; j < N; ++j) {
-        if (first + v * stride < end && column + j < H) part_row[column + j] = grad_weight[v][j];
+        if (column_of(v) + j < H) part_row[column_of(v) + j] = grad_weight[v][j];
       }
     }
   } else {
@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(kBackwardMaxThreads)
     for (int v = 0; v < kVectors; ++v) {
 #pragma unroll
       for (int j = 0; j < N; ++j) {
-        by_group[group * kWidth + (first + v * stride) * N + j] = grad_weight[v][j];
+        by_group[group * kWidth + column_of(v) + j] = grad_weight[v][j];
       }
     }
     __syncthreads();

@@ -54,38 +54,44 @@ struct BackwardLauncher {
   using Args = BackwardArgs<x_t, w_t>;
   using Kernel = void (*)(Args);
   BackwardConfig config;
+  bool aligned;
   int64_t parts;
 
   // As many parts as run at the same time, but no more than one for every few rows: a part costs
   // a write and a read of a row of float32.
-  static cudaError_t plan(const BackwardConfig& config, int64_t rows, const DeviceLimits& limits,
-                          BackwardLauncher& launcher) {
+  static cudaError_t plan(const BackwardConfig& config, bool aligned, int64_t rows,
+                          const DeviceLimits& limits, BackwardLauncher& launcher) {
     constexpr int64_t kMinRowsPerGroup = 4;
     int resident = 0;
     const cudaError_t error = resident_parts(config, limits, resident);
     const int64_t groups = config.lanes > 0 ? config.threads / config.lanes : 1;
     const int64_t rows_per_part = groups * kMinRowsPerGroup;
     const int64_t wanted = (rows + rows_per_part - 1) / rows_per_part;
-    launcher = {config, std::max<int64_t>(1, std::min<int64_t>(resident, wanted))};
+    launcher = {config, aligned, std::max<int64_t>(1, std::min<int64_t>(resident, wanted))};
     return error;
   }
 
   cudaError_t launch(Args args, cudaStream_t stream) const {
     const int64_t chunks = (args.H + kChunkElements<x_t> - 1) / kChunkElements<x_t>;
+    args.inverse_H = 1.0 / static_cast<double>(args.H);
     args.slices = config.slices;
     args.slice_chunks = static_cast<int>((chunks + config.slices - 1) / config.slices);
-    if (config.whole) return launch_kernel(kernel(config), args, stream);
-    const Kernel sums = rmsnorm_backward_kernel<x_t, w_t, 0, Phase::sums>;
-    const cudaError_t error = launch_kernel(sums, args, stream);
-    return error != cudaSuccess ? error : launch_kernel(kernel(config), args, stream);
+    if (!config.whole) {
+      const Kernel sums = aligned ? rmsnorm_backward_kernel<x_t, w_t, 0, true, Phase::sums>
+                                  : rmsnorm_backward_kernel<x_t, w_t, 0, false, Phase::sums>;
+      const cudaError_t error = launch_kernel(sums, args, stream);
+      if (error != cudaSuccess) return error;
+    }
+    return launch_kernel(aligned ? kernel<true>(config) : kernel<false>(config), args, stream);
   }
 
  private:
+  template <bool kAligned>
   static Kernel kernel(const BackwardConfig& config) {
-    if (!config.whole) return rmsnorm_backward_kernel<x_t, w_t, 0, Phase::apply>;
-    if (config.lanes == 8) return rmsnorm_backward_kernel<x_t, w_t, 8, Phase::whole>;
-    if (config.lanes == 32) return rmsnorm_backward_kernel<x_t, w_t, 32, Phase::whole>;
-    return rmsnorm_backward_kernel<x_t, w_t, 0, Phase::whole>;
+    if (!config.whole) return rmsnorm_backward_kernel<x_t, w_t, 0, kAligned, Phase::apply>;
+    if (config.lanes == 8) return rmsnorm_backward_kernel<x_t, w_t, 8, kAligned, Phase::whole>;
+    if (config.lanes == 32) return rmsnorm_backward_kernel<x_t, w_t, 32, kAligned, Phase::whole>;
+    return rmsnorm_backward_kernel<x_t, w_t, 0, kAligned, Phase::whole>;
   }
 
   cudaError_t launch_kernel(Kernel kernel, const Args& args, cudaStream_t stream) const {
@@ -121,7 +127,8 @@ struct BackwardLauncher {
     return error;
   }
 
-  // Asking the driver takes microseconds, so each thread remembers the answers.
+  // Asking the driver takes microseconds, so each thread remembers the answers. Unaligned rows,
+  // whose kernel needs about the same registers, go by the kernel of aligned ones.
   static cudaError_t resident_parts(const BackwardConfig& config, const DeviceLimits& limits,
                                     int& resident) {
     thread_local std::map<std::tuple<int, int, int, int>, int> known;
@@ -130,15 +137,15 @@ struct BackwardLauncher {
     if (error != cudaSuccess) return error;
     int& answer = known[{device, config.lanes, config.threads, config.slices}];
     if (answer == 0) {
-      error = opt_in(kernel(config), config);
+      error = opt_in(kernel<true>(config), config);
       if (error != cudaSuccess) return error;
       cudaLaunchAttribute cluster;
       const cudaLaunchConfig_t launch = launch_config(config, cluster);
       if (launch.numAttrs > 0) {
-        error = cudaOccupancyMaxActiveClusters(&answer, kernel(config), &launch);
+        error = cudaOccupancyMaxActiveClusters(&answer, kernel<true>(config), &launch);
       } else {
         error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-            &answer, kernel(config), config.threads, launch.dynamicSmemBytes);
+            &answer, kernel<true>(config), config.threads, launch.dynamicSmemBytes);
         answer = std::max(1, answer * limits.multiprocessors / config.slices);
       }
     }

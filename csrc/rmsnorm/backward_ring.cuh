@@ -26,9 +26,9 @@ struct BackwardArgs {
   RowLayout x_layout;
   int64_t rows;
   int64_t H;
+  double inverse_H;
   double eps;
   double weight_offset;
-  bool aligned;      // whether chunks can be loaded and stored whole
   int slices;        // blocks that share a row
   int slice_chunks;  // chunks of a row in each of them
 };
@@ -44,64 +44,60 @@ constexpr int kBackwardMaxThreads = 512;
 template <typename x_t>
 constexpr int kBackwardVectors = sizeof(x_t) == 2 ? 4 : 8;
 
-// The chunks of grad and x that this thread owns: every `stride`-th one from `first` to `end`, in
-// every `row_step`-th row from `first_row`. Each thread copies the chunks that it will use itself,
-// so the ring needs no barrier.
-template <typename x_t, typename chunk_t>
-class RowRing {
+// The chunks that a thread owns: `count` of them, `stride` apart from `first`, in every
+// `row_step`-th row from `first_row`.
+struct OwnedChunks {
+  int64_t first_row;
+  int64_t row_step;
+  int64_t first;
+  int stride;
+  int count;
+};
+
+// Each thread copies the chunks that it will use itself, so the ring needs no barrier.
+template <typename x_t, bool kAligned>
+class ChunkRing {
   static constexpr int N = kChunkElements<x_t>;
   using Chunk = Vec<x_t, N>;
 
  public:
   template <typename Args>
-  __device__ __forceinline__ RowRing(const Args& args, int64_t first_row, int64_t row_step,
-                                     chunk_t first, int stride, chunk_t end)
+  __device__ __forceinline__ ChunkRing(const Args& args, const OwnedChunks& owned)
       : grad_(args.grad),
         x_(args.x),
         grad_layout_(args.grad_layout),
         x_layout_(args.x_layout),
         rows_(args.rows),
         H_(args.H),
-        aligned_(args.aligned),
-        row_(first_row - row_step),
-        row_step_(row_step),
-        first_(first),
-        stride_(stride),
-        end_(end) {}
+        owned_(owned),
+        row_(owned.first_row - owned.row_step) {}
 
   // Sends chunk v of the row ahead on its way into a slot; v = 0 begins the next row. Every call
   // closes one group of copies, empty or not, so that "all but the last n groups" always means the
   // same chunks.
   __device__ __forceinline__ void fill(int slot, int v) {
     if (v == 0) {
-      row_ += row_step_;
+      row_ += owned_.row_step;
       grad_row_ = grad_ + grad_layout_.offset(row_);
       x_row_ = x_ + x_layout_.offset(row_);
     }
-    const chunk_t chunk = first_ + v * stride_;
-    if (row_ < rows_ && chunk < end_) {
-      const int64_t column = static_cast<int64_t>(chunk) * N;
-      if (aligned_) {
+    if (row_ < rows_ && v < owned_.count) {
+      const int64_t column = (owned_.first + v * owned_.stride) * N;
+      if constexpr (kAligned) {
         __pipeline_memcpy_async(&grad(slot), grad_row_ + column, kChunkBytes);
         __pipeline_memcpy_async(&x(slot), x_row_ + column, kChunkBytes);
       } else {
-#pragma unroll 1
-        for (int j = 0; j < N; ++j) {
-          const bool inside = column + j < H_;
-          grad(slot).elements[j] = inside ? grad_row_[column + j] : x_t{};
-          x(slot).elements[j] = inside ? x_row_[column + j] : x_t{};
-        }
+        grad(slot) = load_chunk<false, N>(grad_row_, column, H_);
+        x(slot) = load_chunk<false, N>(x_row_, column, H_);
       }
     }
     __pipeline_commit();
   }
 
-  __device__ __forceinline__ Chunk& grad(int slot) {
+  __device__ __forceinline__ Chunk& grad(int slot) const {
     return reinterpret_cast<Chunk*>(bytes())[slot * 2 * blockDim.x + threadIdx.x];
   }
-  __device__ __forceinline__ Chunk& x(int slot) {
-    return reinterpret_cast<Chunk*>(bytes())[(slot * 2 + 1) * blockDim.x + threadIdx.x];
-  }
+  __device__ __forceinline__ Chunk& x(int slot) const { return (&grad(slot))[blockDim.x]; }
   __device__ __forceinline__ static unsigned char* bytes() {
     extern __shared__ __align__(16) unsigned char ring_bytes[];
     return ring_bytes;
@@ -114,14 +110,10 @@ class RowRing {
   const RowLayout& x_layout_;
   int64_t rows_;
   int64_t H_;
-  bool aligned_;
+  const OwnedChunks& owned_;
+  int64_t row_;  // the row ahead
   const x_t* grad_row_ = nullptr;
   const x_t* x_row_ = nullptr;
-  int64_t row_;  // the row ahead
-  int64_t row_step_;
-  chunk_t first_;
-  int stride_;
-  chunk_t end_;
 };
 
 }  // namespace my_ops

@@ -36,21 +36,57 @@ struct Arithmetic<double> {
   using chunk_sum_t = double;
 };
 
-template <typename acc_t, typename scalar_t>
-__device__ __forceinline__ acc_t widen(scalar_t value) {
-  return static_cast<acc_t>(value);
+// One instruction an element (bfloat16, float16: two elements to a register), or none.
+template <typename acc_t, typename scalar_t, int N>
+__device__ __forceinline__ void widen_chunk(const Vec<scalar_t, N>& chunk, acc_t (&values)[N]) {
+#pragma unroll
+  for (int j = 0; j < N; ++j) values[j] = static_cast<acc_t>(chunk.elements[j]);
 }
-template <typename scalar_t, typename acc_t>
-__device__ __forceinline__ scalar_t narrow(acc_t value) {
+template <int N>
+__device__ __forceinline__ void widen_chunk(const Vec<__nv_bfloat16, N>& chunk,
+                                            float (&values)[N]) {
+#pragma unroll
+  for (int j = 0; j < N; j += 2) {
+    const unsigned pair = reinterpret_cast<const unsigned*>(&chunk)[j / 2];
+    values[j] = __uint_as_float(pair << 16);
+    values[j + 1] = __uint_as_float(pair & 0xFFFF0000u);
+  }
+}
+template <int N>
+__device__ __forceinline__ void widen_chunk(const Vec<__half, N>& chunk, float (&values)[N]) {
+#pragma unroll
+  for (int j = 0; j < N; j += 2) {
+    const float2 pair = __half22float2(reinterpret_cast<const __half2*>(&chunk)[j / 2]);
+    values[j] = pair.x;
+    values[j + 1] = pair.y;
+  }
+}
+
+template <typename acc_t, typename scalar_t, int N>
+__device__ __forceinline__ void narrow_chunk(const acc_t (&values)[N], Vec<scalar_t, N>& chunk) {
+#pragma unroll
+  for (int j = 0; j < N; ++j) chunk.elements[j] = static_cast<scalar_t>(values[j]);
+}
+template <int N>
+__device__ __forceinline__ void narrow_chunk(const float (&values)[N],
+                                             Vec<__nv_bfloat16, N>& chunk) {
+#pragma unroll
+  for (int j = 0; j < N; j += 2) {
+    reinterpret_cast<__nv_bfloat162*>(&chunk)[j / 2] =
+        __floats2bfloat162_rn(values[j], values[j + 1]);
+  }
+}
+template <int N>
+__device__ __forceinline__ void narrow_chunk(const float (&values)[N], Vec<__half, N>& chunk) {
+#pragma unroll
+  for (int j = 0; j < N; j += 2) {
+    reinterpret_cast<__half2*>(&chunk)[j / 2] = __floats2half2_rn(values[j], values[j + 1]);
+  }
+}
+
+template <typename scalar_t>
+__device__ __forceinline__ scalar_t narrow(float value) {
   return static_cast<scalar_t>(value);
-}
-template <>
-__device__ __forceinline__ float widen<float>(__nv_bfloat16 value) {
-  return __bfloat162float(value);
-}
-template <>
-__device__ __forceinline__ float widen<float>(__half value) {
-  return __half2float(value);
 }
 template <>
 __device__ __forceinline__ __nv_bfloat16 narrow(float value) {
@@ -59,6 +95,10 @@ __device__ __forceinline__ __nv_bfloat16 narrow(float value) {
 template <>
 __device__ __forceinline__ __half narrow(float value) {
   return __float2half_rn(value);
+}
+template <typename scalar_t>
+__device__ __forceinline__ scalar_t narrow(double value) {
+  return static_cast<scalar_t>(value);
 }
 
 // Columns [column, column + N) of a row of H; zeros beyond its end.
@@ -99,14 +139,6 @@ __device__ __forceinline__ void keep_packed(Vec<scalar_t, N>& chunk) {
     auto* words = reinterpret_cast<unsigned*>(&chunk);
     asm("" : "+r"(words[0]), "+r"(words[1]), "+r"(words[2]), "+r"(words[3]));
   }
-}
-
-template <typename scalar_t, int N, typename acc_t>
-__device__ __forceinline__ Vec<scalar_t, N> narrow_chunk(const acc_t (&values)[N]) {
-  Vec<scalar_t, N> chunk;
-#pragma unroll
-  for (int j = 0; j < N; ++j) chunk.elements[j] = narrow<scalar_t>(values[j]);
-  return chunk;
 }
 
 }  // namespace my_ops

@@ -16,59 +16,15 @@
 
 #include "common/reduce.cuh"
 #include "rmsnorm/chunk.cuh"
+#include "rmsnorm/forward_args.cuh"
 #include "rmsnorm/phase.cuh"
-#include "rmsnorm/row_layout.h"
 
 namespace my_ops {
-
-enum class OutputType { like_x, float32, float16, bfloat16 };
-
-template <typename x_t, typename w_t>
-struct ForwardArgs {
-  const x_t* x;          // [rows, H], rows at x_layout
-  const x_t* residual;   // [rows, H], rows at residual_layout; null: none
-  const w_t* weight;     // [H]; null: ones
-  void* y;               // [rows, H] dense, of output_type
-  x_t* sum;              // [rows, H] dense, x + residual; null without residual
-  double* partial_sums;  // [rows, slices], for Phase::sums and Phase::apply only
-  RowLayout x_layout;
-  RowLayout residual_layout;
-  int64_t rows;
-  int64_t H;
-  double eps;
-  double weight_offset;
-  bool round_before_weight;  // to x_t, as Hugging Face's Llama does
-  OutputType output_type;
-  int slices;        // blocks that share a row
-  int slice_chunks;  // chunks of a row in each of them
-};
 
 // At 80 registers 768 threads share an SM, 96 KB of x in flight; the weight is not kept in
 // registers for that reason. It comes from the cache.
 constexpr int kForwardMaxThreads = 512;
 constexpr int kForwardRegisters = 80;
-
-template <bool kAligned, typename x_t, typename acc_t, int N>
-__device__ __forceinline__ void store_output(void* y, OutputType type, int64_t row, int64_t column,
-                                             int64_t H, const acc_t (&values)[N]) {
-  const auto store_as = [&](auto* rows) {
-    using y_t = std::remove_pointer_t<decltype(rows)>;
-    store_chunk<kAligned>(rows + row * H, column, H, narrow_chunk<y_t>(values));
-  };
-  if (type == OutputType::like_x) {
-    store_as(static_cast<x_t*>(y));
-  } else if constexpr (!std::is_same_v<x_t, double>) {
-    if (type == OutputType::float32) {
-      store_as(static_cast<float*>(y));
-    } else if constexpr (std::is_same_v<x_t, float>) {
-      if (type == OutputType::float16) {
-        store_as(static_cast<__half*>(y));
-      } else {
-        store_as(static_cast<__nv_bfloat16*>(y));
-      }
-    }
-  }
-}
 
 template <typename x_t, typename w_t, int kLanes, int kVectors, bool kAligned, Phase kPhase>
 __global__ void __maxnreg__(kForwardRegisters)
@@ -118,11 +74,13 @@ __global__ void __maxnreg__(kForwardRegisters)
     });
     // Statistics are taken of the rounded sum, which is what backward and the caller see.
     for_each_chunk([&](int v, int64_t column) {
+      acc_t values[N];
+      acc_t more[N];
+      widen_chunk(x[v], values);
+      widen_chunk(residual[v], more);
 #pragma unroll
-      for (int j = 0; j < N; ++j) {
-        x[v].elements[j] =
-            narrow<x_t>(widen<acc_t>(x[v].elements[j]) + widen<acc_t>(residual[v].elements[j]));
-      }
+      for (int j = 0; j < N; ++j) values[j] += more[j];
+      narrow_chunk(values, x[v]);
       if constexpr (kPhase != Phase::sums)
         store_chunk<kAligned>(args.sum + row * H, column, H, x[v]);
     });
@@ -136,11 +94,12 @@ __global__ void __maxnreg__(kForwardRegisters)
   } else {
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
+      acc_t values[N];
+      widen_chunk(x[v], values);
       chunk_sum_t chunk_sum = 0;
 #pragma unroll
       for (int j = 0; j < N; ++j) {
-        const chunk_sum_t value = widen<acc_t>(x[v].elements[j]);
-        chunk_sum += value * value;
+        chunk_sum += static_cast<chunk_sum_t>(values[j]) * static_cast<chunk_sum_t>(values[j]);
       }
       sums[0] += chunk_sum;
     }
@@ -165,21 +124,31 @@ __global__ void __maxnreg__(kForwardRegisters)
   const acc_t rstd_rest = static_cast<acc_t>(rstd_exact - rstd);
   const acc_t offset = static_cast<acc_t>(args.weight_offset);
   for_each_chunk([&](int v, int64_t column) {
-    Vec<w_t, N> weight;
-    if (args.weight != nullptr) weight = load_chunk<kAligned, N>(args.weight, column, H);
-    acc_t y[N];
+    acc_t w[N];
+    if (args.weight != nullptr) {
+      widen_chunk(load_chunk<kAligned, N>(args.weight, column, H), w);
+    }
+    acc_t values[N];
     keep_packed(x[v]);
+    widen_chunk(x[v], values);
+    acc_t normalized[N];
+    acc_t error[N];
 #pragma unroll
     for (int j = 0; j < N; ++j) {
-      const acc_t value = widen<acc_t>(x[v].elements[j]);
-      acc_t normalized = value * rstd;
-      acc_t error = fma(value, rstd_rest, fma(value, rstd, -normalized));
-      if (args.round_before_weight) {
-        normalized = widen<acc_t>(narrow<x_t>(normalized));
-        error = 0;
-      }
-      const acc_t w = args.weight == nullptr ? acc_t(1) : widen<acc_t>(weight.elements[j]) + offset;
-      y[j] = fma(normalized, w, error * w);
+      normalized[j] = values[j] * rstd;
+      error[j] = fma(values[j], rstd_rest, fma(values[j], rstd, -normalized[j]));
+    }
+    if (args.round_before_weight) {
+      narrow_chunk(normalized, x[v]);
+      widen_chunk(x[v], normalized);
+#pragma unroll
+      for (int j = 0; j < N; ++j) error[j] = 0;
+    }
+    acc_t y[N];
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      w[j] = args.weight == nullptr ? acc_t(1) : w[j] + offset;
+      y[j] = fma(normalized[j], w[j], error[j] * w[j]);
     }
     store_output<kAligned, x_t>(args.y, args.output_type, row, column, H, y);
   });

@@ -34,12 +34,13 @@ void rmsnorm_backward_cuda(const at::Tensor& grad, const at::Tensor& grad_sum, c
     args.weight_offset = options.weight_offset;
 
     constexpr int kChunk = kChunkElements<x_t>;
-    args.aligned = rows_aligned(kChunk, grad, grad_sum, x, weight, grad_x);
+    const bool aligned = rows_aligned(kChunk, grad, grad_sum, x, weight, grad_x);
     const DeviceLimits limits = device_limits();
     const auto config =
         backward_config((args.H + kChunk - 1) / kChunk, kBackwardVectors<x_t>, limits);
     BackwardLauncher<x_t, w_t> launcher;
-    C10_CUDA_CHECK((BackwardLauncher<x_t, w_t>::plan(config, args.rows, limits, launcher)));
+    C10_CUDA_CHECK(
+        (BackwardLauncher<x_t, w_t>::plan(config, aligned, args.rows, limits, launcher)));
     using acc_t = typename Arithmetic<x_t>::acc_t;
     at::Tensor partial_weight;
     if (grad_weight.defined()) {

@@ -21,6 +21,9 @@ struct RowLayout {
 
   MY_OPS_ROW_LAYOUT int64_t offset(int64_t row) const {
     int64_t offset = 0;
+#ifdef __CUDA_ARCH__
+#pragma unroll 1
+#endif
     for (int dim = 0; dim + 1 < dims; ++dim) {
       offset += row % sizes[dim] * strides[dim];
       row /= sizes[dim];

@@ -1,0 +1,349 @@
+"""my_ops.rmsnorm and add_rmsnorm: gradients, the contracts of their operators, compilation."""
+
+import pytest
+import torch
+from rmsnorm_reference import FLOATS, exact, formula, sample
+from torch.library import opcheck
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import my_ops
+
+# Error of a gradient against float64, as a fraction of its largest element: one rounding of the
+# result, and for float32 those of the product on top.
+TOLERANCE = {
+    torch.float16: 2.0**-10,
+    torch.bfloat16: 2.0**-7,
+    torch.float32: 2.0**-21,
+    torch.float64: 2.0**-44,
+}
+
+
+def assert_gradient(actual, expected, dtype=None):
+    assert actual.dtype == (dtype or actual.dtype)
+    error = (actual.double() - expected.double()).abs().max()
+    assert error <= TOLERANCE[actual.dtype] * expected.double().abs().max().clamp(min=1e-30)
+
+
+def gradients(function, inputs, *grads):
+    inputs = [t.detach().requires_grad_() for t in inputs]
+    outputs = function(*inputs)
+    return torch.autograd.grad(outputs, inputs, grads)
+
+
+def exact_gradients(x, weight, grad, **options):
+    inputs = [x.double(), weight.double()]
+    return gradients(lambda x, w: formula(x, w, **options), inputs, grad.double())
+
+
+# As for the forward; the backward changes from 8 lanes to a warp to a block at 256 and 1024.
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(
+    "H", [1, 7, 64, 250, 768, 1111, 5120, 40_000, pytest.param(600_001, marks=pytest.mark.cuda)]
+)
+def test_values(device, dtype, H):
+    rows = 5 if H > 10_000 else 131
+    x, grad = sample((rows, H), dtype, device), sample((rows, H), dtype, device)
+    weight = sample((H,), dtype, device)
+    expected = exact_gradients(x, weight, grad)
+    for actual, reference in zip(
+        gradients(my_ops.rmsnorm, (x, weight), grad), expected, strict=True
+    ):
+        assert_gradient(actual, reference)
+
+
+def test_not_worse_than_torch(device):
+    x, grad = sample((300, 1000), torch.float32, device), sample((300, 1000), torch.float32, device)
+    weight = sample((1000,), torch.float32, device)
+    expected = exact_gradients(x, weight, grad)
+    ours = gradients(lambda x, w: my_ops.rmsnorm(x, w), (x, weight), grad)
+    torchs = gradients(
+        lambda x, w: torch.nn.functional.rms_norm(x, (1000,), w, 1e-6), (x, weight), grad
+    )
+    for our, their, reference in zip(ours, torchs, expected, strict=True):
+        assert (our - reference).abs().max() <= 2 * (their - reference).abs().max()
+
+
+@pytest.mark.parametrize("eps", [1e-6, None])
+@pytest.mark.parametrize("offset", [0.0, 1.0])
+@pytest.mark.parametrize("shape", [(3, 4, 6), (5,), (2, 1), (4, 9)])
+def test_gradcheck(device, shape, offset, eps):
+    x, residual = (sample(shape, torch.float64, device).requires_grad_() for _ in range(2))
+    weight = sample(shape[-1:], torch.float64, device).requires_grad_()
+
+    def one(x, weight=None):
+        return my_ops.rmsnorm(x, weight, eps, weight_offset=offset)
+
+    def add(x, residual, weight=None):
+        return my_ops.add_rmsnorm(x, residual, weight, eps, weight_offset=offset)
+
+    for check in (torch.autograd.gradcheck, torch.autograd.gradgradcheck):
+        assert check(one, (x,))
+        assert check(one, (x, weight))
+        assert check(one, (x.detach(), weight))
+        assert check(one, (x, weight.detach()))
+        assert check(add, (x, residual, weight))
+        assert check(lambda *args: add(*args)[0], (x, residual, weight))
+        assert check(lambda *args: add(*args)[1], (x, residual))
+    assert torch.autograd.gradgradcheck(torch.ops.my_ops.rmsnorm, (x, weight, 1e-6))
+
+
+def test_third_derivative(device):
+    x = sample((2, 5), torch.float64, device).requires_grad_()
+
+    def second(function):
+        (first,) = torch.autograd.grad(function(x).pow(3).sum(), x, create_graph=True)
+        (grad,) = torch.autograd.grad(first.pow(2).sum(), x, create_graph=True)
+        return torch.autograd.grad(grad.pow(2).sum(), x)[0]
+
+    torch.testing.assert_close(second(my_ops.rmsnorm), second(formula))
+
+
+def test_first_derivative_has_the_same_bits_with_create_graph(device):
+    x, weight = sample((7, 33), torch.float32, device), sample((33,), torch.float32, device)
+    x.requires_grad_()
+    weight.requires_grad_()
+    loss = my_ops.rmsnorm(x, weight).square().sum()
+    plain = torch.autograd.grad(loss, (x, weight), retain_graph=True)
+    recorded = torch.autograd.grad(loss, (x, weight), create_graph=True)
+    assert all(map(torch.equal, plain, recorded))
+
+
+@pytest.mark.parametrize("out_dtype", [None, torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("w_dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_mixed_dtypes(device, dtype, w_dtype, out_dtype):
+    x, weight = sample((40, 96), dtype, device), sample((96,), w_dtype, device)
+    grad = sample((40, 96), out_dtype or dtype, device)
+    actual = gradients(lambda x, w: my_ops.rmsnorm(x, w, out_dtype=out_dtype), (x, weight), grad)
+    for result, reference, like in zip(
+        actual, exact_gradients(x, weight, grad), (x, weight), strict=True
+    ):
+        assert_gradient(result, reference, like.dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("H", [96, 1536, 5120])
+def test_add(device, dtype, H):
+    x, residual, grad, grad_sum = (sample((21, H), dtype, device) for _ in range(4))
+    weight = sample((H,), torch.float32, device)
+    grad_x, grad_residual, grad_weight = gradients(
+        my_ops.add_rmsnorm, (x, residual, weight), grad, grad_sum
+    )
+    expected_x, expected_weight = exact_gradients(x + residual, weight, grad)
+    assert torch.equal(grad_x, grad_residual)
+    assert_gradient(grad_x, expected_x + grad_sum.double())
+    assert_gradient(grad_weight, expected_weight)
+
+
+def test_add_with_one_output_used(device):
+    """quack#52: with the residual in and the sum not used, its gradient was lost."""
+    x, residual = (sample((6, 40), torch.float32, device).requires_grad_() for _ in range(2))
+    weight = sample((40,), torch.float32, device).requires_grad_()
+    y, total = my_ops.add_rmsnorm(x, residual, weight)
+    grad_x, grad_residual = torch.autograd.grad(y.square().sum(), (x, residual), retain_graph=True)
+    assert torch.equal(grad_x, grad_residual)
+    expected = exact_gradients(total, weight, 2 * y.detach())[0]
+    assert_gradient(grad_x, expected)
+    grads = torch.autograd.grad(total.sum(), (x, residual, weight), allow_unused=True)
+    assert grads[0].eq(1).all()
+    assert grads[1].eq(1).all()
+    assert grads[2] is None
+
+
+def gradient_layouts(device, dtype):
+    grad = sample((6, 10, 64), dtype, device)
+    return {
+        "transposed": sample((6, 64, 10), dtype, device).transpose(1, 2),
+        "permuted rows": sample((10, 6, 64), dtype, device).transpose(0, 1),
+        "sliced": sample((6, 20, 80), dtype, device)[:, ::2, 16:],
+        "misaligned": sample((6, 10, 65), dtype, device)[..., 1:],
+        "one number": grad[:1, :1, :1].expand(6, 10, 64),
+        "one row": grad[:1, :1].expand(6, 10, 64),
+        "one column": grad[..., :1].expand(6, 10, 64),
+    }
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("name", list(gradient_layouts("cpu", torch.float32)))
+def test_gradient_layouts(device, dtype, name):
+    grad = gradient_layouts(device, dtype)[name]
+    x, residual = (sample(grad.shape, dtype, device) for _ in range(2))
+    weight = sample((64,), dtype, device)
+    dense = grad.contiguous()
+    for x_view in (x, x[::2].repeat_interleave(2, 0), x.transpose(0, 1).contiguous().mT.mT):
+        grad_like = grad if x_view.shape == grad.shape else grad.transpose(0, 1)
+        dense_like = dense if x_view.shape == grad.shape else dense.transpose(0, 1).contiguous()
+        actual = gradients(my_ops.rmsnorm, (x_view, weight), grad_like)
+        expected = gradients(my_ops.rmsnorm, (x_view.contiguous(), weight), dense_like)
+        assert all(map(torch.equal, actual, expected))
+    actual = gradients(my_ops.add_rmsnorm, (x, residual, weight), grad, grad.flip(0))
+    expected = gradients(my_ops.add_rmsnorm, (x, residual, weight), dense, dense.flip(0))
+    assert all(map(torch.equal, actual, expected))
+
+
+def test_gradient_of_sum_has_stride_zero(device):
+    x = sample((9, 33), torch.float32, device).requires_grad_()
+    weight = sample((33,), torch.float32, device).requires_grad_()
+    my_ops.rmsnorm(x, weight).sum().backward()
+    expected = exact_gradients(x, weight, torch.ones_like(x))
+    assert_gradient(x.grad, expected[0])
+    assert_gradient(weight.grad, expected[1])
+
+
+class Recorder(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [((True, True), ""), ((True, False), "_x"), ((False, True), "_weight")],
+)
+def test_only_the_gradients_that_are_asked_for_are_computed(device, wanted, expected):
+    x, weight = sample((4, 8), torch.float32, device), sample((8,), torch.float32, device)
+    x.requires_grad_(wanted[0])
+    weight.requires_grad_(wanted[1])
+    loss = my_ops.rmsnorm(x, weight).sum()
+    with Recorder() as recorder:
+        loss.backward()
+    ours = [name for name in recorder.names if "my_ops" in name]
+    assert ours == [f"my_ops.rmsnorm_backward{expected}.default"]
+    assert (x.grad is not None, weight.grad is not None) == wanted
+
+
+def test_forward_saves_only_x_and_weight(device):
+    x = sample((4, 8), torch.bfloat16, device).requires_grad_()
+    weight = sample((8,), torch.float32, device).requires_grad_()
+    saved = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
+        y = my_ops.rmsnorm(x, weight)
+    assert [t.data_ptr() for t in saved] == [x.data_ptr(), weight.data_ptr()]
+    y += 1  # the output is nobody's view and nobody needs it
+    with torch.no_grad():
+        assert my_ops.rmsnorm(x, weight).grad_fn is None
+
+
+def test_weight_gradient_has_the_same_bits_every_time(device):
+    x, grad = (sample((3000, 300), torch.bfloat16, device) for _ in range(2))
+    weight = sample((300,), torch.float32, device)
+    threads = torch.get_num_threads()
+    try:
+        results = []
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            results += [torch.ops.my_ops.rmsnorm_backward(grad, None, x, weight, 1e-6, 0.0)]
+    finally:
+        torch.set_num_threads(threads)
+    for result in results[1:]:
+        assert all(map(torch.equal, result, results[0]))
+
+
+def test_functional_transforms(device):
+    x, weight = sample((4, 5, 6), torch.float32, device), sample((6,), torch.float32, device)
+    vmap, grad = torch.func.vmap, torch.func.grad
+    y = my_ops.rmsnorm(x, weight)
+    assert torch.equal(vmap(my_ops.rmsnorm, (1, None), 1)(x, weight), y)
+    many = torch.stack([weight, 2 * weight, -weight, weight])
+    assert torch.equal(vmap(my_ops.rmsnorm)(x, many)[1], my_ops.rmsnorm(x[1], many[1]))
+
+    def loss(x, weight, function=my_ops.rmsnorm):
+        return function(x, weight).pow(3).sum()
+
+    def add_loss(x, weight, function=my_ops.rmsnorm):
+        if function is formula:
+            return loss(2 * x, weight, formula) + (2 * x).square().sum()
+        y, total = my_ops.add_rmsnorm(x, x, weight)
+        return y.pow(3).sum() + total.square().sum()
+
+    for f in (loss, add_loss):
+        for transform in (
+            lambda f: grad(f, (0, 1)),
+            lambda f: vmap(grad(f, (0, 1)), (0, None)),
+            lambda f: vmap(grad(f), (1, None)),
+            lambda f: grad(lambda x, w: vmap(f, (0, None))(x, w).sum(), (0, 1)),
+            lambda f: grad(lambda x, w: grad(f)(x, w).square().sum(), (0, 1)),
+        ):
+            actual = transform(f)(x, weight)
+            expected = transform(lambda x, w, f=f: f(x, w, formula))(x, weight)
+            torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
+    with pytest.raises(RuntimeError, match="jvp"):
+        torch.func.jvp(my_ops.rmsnorm, (x,), (x,))
+
+
+def test_opcheck(device):
+    ops = torch.ops.my_ops
+    for dtype in (torch.float32, torch.bfloat16):
+        x, weight = sample((4, 6, 8), dtype, device), sample((8,), torch.float32, device)
+        for view in (x, x.transpose(0, 1), sample((8, 6), dtype, device).t()):
+            grad = torch.randn_like(view)
+            for out_dtype, rounded in ((None, False), ("float32", True)):
+                options = (1e-6, 0.0, rounded, out_dtype)
+                opcheck(ops.rmsnorm_forward.default, (view, weight, *options))
+                opcheck(ops.rmsnorm_forward.default, (view, None, *options))
+                opcheck(ops.add_rmsnorm_forward.default, (view, grad, weight, *options))
+            opcheck(ops.rmsnorm_backward.default, (grad, None, view, weight, None, 0.0))
+            opcheck(ops.rmsnorm_backward_x.default, (grad, grad, view, None, 1e-6, 0.0))
+            opcheck(ops.rmsnorm_backward_weight.default, (grad, view, weight, 1e-6, 1.0))
+            differentiable = view.detach().clone().requires_grad_()
+            opcheck(ops.rmsnorm.default, (differentiable, weight.clone().requires_grad_(), 1e-6))
+            opcheck(ops.rmsnorm.default, (differentiable,))
+
+
+def test_named_operator(device):
+    x = sample((5, 24), torch.float32, device).requires_grad_()
+    weight = sample((24,), torch.float32, device).requires_grad_()
+    named = torch.ops.my_ops.rmsnorm(x, weight, 1e-6)
+    assert torch.equal(named, my_ops.rmsnorm(x, weight))
+    grads = torch.autograd.grad(named.square().sum(), (x, weight))
+    expected = torch.autograd.grad(my_ops.rmsnorm(x, weight).square().sum(), (x, weight))
+    assert all(map(torch.equal, grads, expected))
+
+
+def test_raw_operator_refuses_to_lose_a_gradient(device):
+    x = sample((2, 3), torch.float32, device).requires_grad_()
+    y = torch.ops.my_ops.rmsnorm_forward(x, None, 1e-6, 0.0, False, None)
+    with pytest.raises(RuntimeError, match="derivative for my_ops::rmsnorm_forward"):
+        y.sum().backward()
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_compile_without_a_break_and_with_the_same_bits(device, backend):
+    """Liger#1350: the compiled kernel computed in float64 and differed from the eager one."""
+
+    def step(x, residual, weight):
+        y, total = my_ops.add_rmsnorm(x, residual, weight, weight_offset=1.0)
+        z = my_ops.rmsnorm(total, weight, cast_order="hf", out_dtype=torch.float32)
+        return y, z, torch.ops.my_ops.rmsnorm(total, weight, 1e-6)
+
+    counter = torch._dynamo.testing.CompileCounterWithBackend(backend)
+    compiled = torch.compile(step, backend=counter, fullgraph=True, dynamic=True)
+    for rows in (3, 8, 5):
+        x, residual = (sample((rows, 48), torch.bfloat16, device) for _ in range(2))
+        weight = sample((48,), torch.float32, device)
+        grads = [sample((rows, 48), dtype, device) for dtype in (x.dtype, torch.float32, x.dtype)]
+        assert all(map(torch.equal, compiled(x, residual, weight), step(x, residual, weight)))
+        inputs = [t.requires_grad_() for t in (x, residual, weight)]
+        actual = torch.autograd.grad(compiled(*inputs), inputs, grads)
+        expected = torch.autograd.grad(step(*inputs), inputs, grads)
+        for ours, theirs in zip(actual, expected, strict=True):  # sums of gradients may be fused
+            torch.testing.assert_close(ours, theirs, rtol=2**-7, atol=1e-2)
+    assert counter.frame_count <= 3  # without and with gradient; not one for every row count
+
+
+def test_autocast_leaves_the_dtypes_alone(device):
+    """pytorch#167308: after a linear layer under autocast, bfloat16 meets a float32 weight."""
+    linear = torch.nn.Linear(32, 64, device=device)
+    norm = my_ops.nn.RMSNorm(64, device=device)
+    x = sample((5, 4, 32), torch.float32, device)
+    with torch.autocast(device, torch.bfloat16):
+        hidden = linear(x)
+        y = norm(hidden)
+    assert y.dtype == hidden.dtype == torch.bfloat16
+    assert torch.equal(y, exact(hidden, norm.weight)) or device == "cuda"
+    y.float().square().sum().backward()
+    assert norm.weight.grad.dtype == torch.float32
