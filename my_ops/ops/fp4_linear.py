@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from my_ops.fp4_tensor import DTYPES, FP4Tensor
+from my_ops._fp4_handlers import DTYPES
+from my_ops.fp4_tensor import FP4Tensor
 from my_ops.ops._function import fast_apply, needs_function
 from my_ops.ops.fp4_matmul import PackedFactor, raise_expected
 

@@ -5,7 +5,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from my_ops.fp4_tensor import BLOCK_SIZE, DTYPES, FP4Tensor
+from my_ops._fp4_handlers import DTYPES
+from my_ops.fp4_tensor import BLOCK_SIZE, FP4Tensor
 from my_ops.ops._function import fast_apply, needs_function
 
 _amax = torch.ops.my_ops.fp4_amax.default
