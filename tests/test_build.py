@@ -1,6 +1,8 @@
 """How my_ops is built, packed and imported: what fits, what does not, and what the user is told."""
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -154,6 +156,28 @@ def test_without_torch_the_build_names_the_command(tmp_path):
     result = run(sys.executable, "-I", "-S", "-c", code)
     assert result.returncode != 0
     assert "pip install torch==" in result.stderr
+
+
+def test_rebuild_is_incremental_and_sees_headers():
+    """A touched header makes ninja rebuild the sources that include it, and no others."""
+    folders = list((ROOT / "build").glob(f"temp-*-torch{torch.__version__}"))
+    if not folders or shutil.which("ninja") is None:
+        pytest.skip("my_ops was not built in this folder")
+
+    def stale(*touched):
+        before = [(path, path.stat()) for path in touched]
+        for path in touched:
+            path.touch()
+        plan = run("ninja", "-n", "-v", cwd=folders[0]).stdout
+        for path, stat in before:
+            os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+        return {Path(source).stem for source in re.findall(r" -c (\S+\.(?:cpp|cu))", plan)}
+
+    assert stale() == set()
+    assert stale(ROOT / "csrc" / "square" / "square_cpu.cpp") == {"square_cpu"}
+    header = stale(ROOT / "csrc" / "square" / "square.h")
+    assert {"module", "square", "square_cpu"} <= header
+    assert header <= {"module", "square", "square_cpu", "square_cuda"}
 
 
 # --- packages -------------------------------------------------------------------------------------
