@@ -1,6 +1,7 @@
 # make demo     train a small model with my_ops and plot its loss    (installs and builds first)
 # make test     build and run the whole test suite
 # make build    .venv with torch, a CUDA compiler if none is found, and my_ops built in place
+# make sanitize run every CUDA kernel under compute-sanitizer            (needs a GPU)
 # make check    formatters and linters, without writing; make format writes
 # make clean    remove what was built; .venv stays
 #
@@ -22,7 +23,7 @@ pip := $(python) -m pip --disable-pip-version-check
 sources := $(shell find csrc -type f) setup.py pyproject.toml tools/cuda_toolchain.py
 c_sources := $(filter %.h %.cuh %.cpp %.cu,$(sources))
 
-.PHONY: demo test build check format clean
+.PHONY: demo test build sanitize check format clean
 
 demo: build
 	$(python) examples/train_tiny_lm.py
@@ -51,6 +52,9 @@ build/my_ops.built: $(VENV)/tools.installed $(sources)
 	@PATH="$(abspath $(VENV))/bin:$$PATH" $(python) -u setup.py build_ext --inplace 2>&1 \
 	  | sed -u -E 's/^(\[[0-9]+\/[0-9]+\]) .* -c .*(csrc\/[^ ]+\.(cpp|cu)).*/\1 \2/'
 	@touch $@
+
+sanitize: build
+	compute-sanitizer --tool memcheck --error-exitcode 1 $(python) tools/sanitize.py
 
 check:
 	$(VENV)/bin/clang-format --dry-run -Werror $(c_sources)

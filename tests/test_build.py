@@ -149,7 +149,8 @@ def test_cuda_that_is_insisted_on_and_missing_is_named(tmp_path):
 def test_without_torch_the_build_names_the_command(tmp_path):
     # -I and -S: an interpreter that sees no site-packages, as in an isolated build without torch.
     code = (
-        "import sys, types, sysconfig; m = types.ModuleType('setuptools'); m.setup = None; m.__version__ = '80';"
+        "import sys, types, sysconfig; m = types.ModuleType('setuptools'); m.setup = None;"
+        "m.__version__ = '80';"
         "sys.modules['setuptools'] = m; sysconfig.get_paths = lambda: {'purelib': '/nowhere'};"
         "import runpy; runpy.run_path('setup.py', run_name='__main__')"
     )
