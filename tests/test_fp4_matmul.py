@@ -62,14 +62,15 @@ def gradients(a, b, grad, format, *inputs):
 
 
 @pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize("M, K, N", SIZES)
+@pytest.mark.parametrize(("M", "K", "N"), SIZES)
 def test_product_of_the_quantized_operands(device, format, M, K, N):
     for dtype in DTYPES:
         a = torch.randn(M, K, dtype=dtype, device=device)
         b = torch.randn(K, N, dtype=dtype, device=device)
         y = my_ops.fp4_matmul(a, b, format)
         qa, qb = quantized(a, b, format)
-        assert y.dtype == dtype and y.is_contiguous()
+        assert y.dtype == dtype
+        assert y.is_contiguous()
         assert_product(y, values(qa), values(qb))
         assert torch.equal(my_ops.fp4_matmul(qa, qb, format), y)
         assert torch.equal(my_ops.fp4_matmul(a, qb, format), y)
@@ -83,12 +84,13 @@ def test_integers_are_exact(device, format):
     b = grid[torch.randint(0, 11, (2048, 140))].to(device)
     a[:, ::16], b[::16] = 6, -6
     qa, qb = without_tensor_scale(a, format), without_tensor_scale(b, format, axis=0)
-    assert torch.equal(qa.dequantize(), a) and torch.equal(qb.dequantize(), b)
+    assert torch.equal(qa.dequantize(), a)
+    assert torch.equal(qb.dequantize(), b)
     y = my_ops.fp4_matmul(qa, qb, format)
     assert torch.equal(y.double(), a.double() @ b.double())
 
 
-@pytest.mark.parametrize("format, scales, one", [("nvfp4", 127, 0x38), ("mxfp4", 253, 127)])
+@pytest.mark.parametrize(("format", "scales", "one"), [("nvfp4", 127, 0x38), ("mxfp4", 253, 127)])
 def test_every_code_and_scale_byte(device, format, scales, one):
     """Row s holds all codes under scale byte s; one-hot products show each value alone."""
     block = 16 if format == "nvfp4" else 32
@@ -112,7 +114,8 @@ def test_nan_stays_in_its_row(device, format):
     a = torch.randn(5, 40, device=device)
     a[2, 39] = float("nan")
     y = my_ops.fp4_matmul(a, torch.ones(40, 3, device=device), format)
-    assert y[2].isnan().all() and y[[0, 1, 3, 4]].isfinite().all()
+    assert y[2].isnan().all()
+    assert y[[0, 1, 3, 4]].isfinite().all()
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -122,7 +125,8 @@ def test_extreme_scales_whose_product_is_ordinary(device, format):
     y = my_ops.fp4_matmul(a, b, format)
     qa, qb = quantized(a, b, format)
     assert_product(y, values(qa), values(qb))
-    assert y.isfinite().all() and (y > 10).all()
+    assert y.isfinite().all()
+    assert (y > 10).all()
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -139,22 +143,27 @@ def test_zeros(device, format):
     a = torch.randn(4, 64, device=device)
     a[1] = 0
     y = my_ops.fp4_matmul(a, torch.randn(64, 5, device=device), format)
-    assert (y[1] == 0).all() and y.isfinite().all()
+    assert (y[1] == 0).all()
+    assert y.isfinite().all()
     zeros, b = torch.zeros(4, 64, device=device), torch.randn(64, 5, device=device)
     assert (my_ops.fp4_matmul(zeros, b, format) == 0).all()
     grad_a, grad_b = gradients(zeros, b, torch.ones(4, 5, device=device), format, zeros, b)
-    assert (grad_b == 0).all() and grad_a.isfinite().all()
+    assert (grad_b == 0).all()
+    assert grad_a.isfinite().all()
 
 
-@pytest.mark.parametrize("M, K, N", [(0, 32, 4), (4, 32, 0), (5, 0, 7), (0, 0, 0)])
+@pytest.mark.parametrize(("M", "K", "N"), [(0, 32, 4), (4, 32, 0), (5, 0, 7), (0, 0, 0)])
 @pytest.mark.parametrize("format", FORMATS)
 def test_empty(device, format, M, K, N):
     a, b = torch.randn(M, K, device=device), torch.randn(K, N, device=device)
     y = my_ops.fp4_matmul(a, b, format)
-    assert y.shape == (M, N) and (y == 0).all()
+    assert y.shape == (M, N)
+    assert (y == 0).all()
     grad_a, grad_b = gradients(a, b, torch.ones(M, N, device=device), format, a, b)
-    assert grad_a.shape == a.shape and (grad_a == 0).all()
-    assert grad_b.shape == b.shape and (grad_b == 0).all()
+    assert grad_a.shape == a.shape
+    assert (grad_a == 0).all()
+    assert grad_b.shape == b.shape
+    assert (grad_b == 0).all()
     assert my_ops.square(torch.ones(2, device=device)).sum() == 2  # the device still works
 
 
@@ -167,7 +176,8 @@ def test_leading_dimensions(device, leading):
     assert torch.equal(y.reshape(-1, 6), my_ops.fp4_matmul(flat, b))
     grad_a, grad_b = gradients(a, b, torch.ones_like(y), "nvfp4", a, b)
     expected = gradients(flat, b, torch.ones(len(flat), 6, device=device), "nvfp4", flat, b)
-    assert torch.equal(grad_a.reshape(-1, 40), expected[0]) and torch.equal(grad_b, expected[1])
+    assert torch.equal(grad_a.reshape(-1, 40), expected[0])
+    assert torch.equal(grad_b, expected[1])
     a.requires_grad_()
     y = my_ops.fp4_matmul(a, b)
     y += 1  # no view, on which this would fail
@@ -187,7 +197,7 @@ def test_operands_of_any_layout(device, format):
 
 
 @pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize("M, K, N", [(7, 33, 19), (64, 96, 130), (37, 70, 65)])
+@pytest.mark.parametrize(("M", "K", "N"), [(7, 33, 19), (64, 96, 130), (37, 70, 65)])
 def test_operands_quantized_along_the_other_dimension(device, format, M, K, N):
     """An FP4Tensor is taken as it is, whichever dimension its blocks lie along."""
     a, b = torch.randn(M, K, device=device), torch.randn(K, N, device=device)
@@ -213,7 +223,8 @@ def test_gradients_are_straight_through(device, format, dtype):
     qa, qb = quantized(a, b, format)
     grad = torch.randn(2, 33, 27, device=device).to(dtype)
     grad_a, grad_b = gradients(a, b, grad, format, a, b)
-    assert grad_a.dtype == dtype and grad_b.dtype == torch.float32
+    assert grad_a.dtype == dtype
+    assert grad_b.dtype == torch.float32
     assert_product(grad_a, grad.double(), values(qb).t())
     assert_product(grad_b, values(qa).flatten(0, 1).t(), grad.double().flatten(0, 1))
 
@@ -340,7 +351,8 @@ def test_autocast_changes_nothing(device):
     with torch.autocast(device, dtype=torch.bfloat16):
         y = my_ops.fp4_matmul(a, b)
         (grad_a,) = gradients(a, b, torch.ones_like(expected), "nvfp4", a)
-    assert y.dtype == torch.float32 and torch.equal(y, expected)
+    assert y.dtype == torch.float32
+    assert torch.equal(y, expected)
     assert grad_a.dtype == torch.float32
 
 

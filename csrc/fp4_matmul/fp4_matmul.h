@@ -23,8 +23,8 @@ at::Tensor fp4_matmul_forward(const at::Tensor& a_packed, const at::Tensor& a_sc
                               const std::optional<at::Tensor>& a_amax, at::IntArrayRef a_shape,
                               bool a_transposed, const at::Tensor& b_packed,
                               const at::Tensor& b_scale, const std::optional<at::Tensor>& b_amax,
-                              at::IntArrayRef b_shape, bool b_transposed,
-                              const std::string& format, const std::string& dtype);
+                              at::IntArrayRef b_shape, bool b_transposed, const std::string& format,
+                              const std::string& dtype);
 at::Tensor fp4_matmul_backward_A(const at::Tensor& grad, const at::Tensor& b_packed,
                                  const at::Tensor& b_scale, const std::optional<at::Tensor>& b_amax,
                                  at::IntArrayRef b_shape, bool b_transposed,

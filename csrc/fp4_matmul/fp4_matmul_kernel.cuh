@@ -1,5 +1,5 @@
-// out = A * B, float32 sums, for operands of operands.cuh: the kernel and its configuration. Needs no
-// torch.
+// out = A * B, float32 sums, for operands of operands.cuh: the kernel and its configuration. Needs
+// no torch.
 //
 // A block owns kBlockM x kBlockN elements of out and walks along the contracted dimension in steps
 // of 64. Per step: the raw bytes of both tiles (codes and scales, or dense elements) arrive in
@@ -10,18 +10,9 @@
 #pragma once
 
 #include "fp4_matmul/operands.cuh"
+#include "fp4_matmul/product_output.cuh"
 
 namespace my_ops {
-
-template <int kBlockM_, int kBlockN_, int kWarpM_, int kWarpN_, int kStages_>
-struct ProductTile {
-  static constexpr int kBlockM = kBlockM_, kBlockN = kBlockN_, kStages = kStages_;
-  static constexpr int kWarpM = kWarpM_, kWarpN = kWarpN_;
-  static constexpr int kWarpsN = kBlockN / kWarpN;
-  static constexpr int kThreads = kBlockM / kWarpM * kWarpsN * 32;
-  static constexpr int kTilesM = kWarpM / 16, kTilesN = kWarpN / 16;
-  static constexpr int kStagingPitch = kWarpN + 4;  // floats
-};
 
 // A warp with 64 x 32 reads 3 KB of fragments for 32 mma, which shared memory can just feed.
 using LargeTile = ProductTile<128, 128, 64, 32, 2>;
@@ -35,30 +26,10 @@ __host__ __device__ int64_t blocks_n(int64_t N) {
 
 // Large tiles where they fill the device (and its shared memory holds the stages of an fp32
 // operand), else small ones. Every element is summed in the same order in both.
-inline bool use_large_tile(int64_t M, int64_t N, size_t large_shared_bytes,
-                           size_t max_shared_bytes, int multiprocessors) {
+inline bool use_large_tile(int64_t M, int64_t N, size_t large_shared_bytes, size_t max_shared_bytes,
+                           int multiprocessors) {
   const int64_t blocks = (M + 127) / 128 * blocks_n<LargeTile>(N);
   return M > 16 && 2 * blocks >= multiprocessors && large_shared_bytes <= max_shared_bytes;
-}
-
-// Where the product goes: element (m, n) is data[m * row_stride + n * col_stride], rounded once.
-struct ProductOutput {
-  void* data;
-  DenseType type;
-  int64_t M, N, K;
-  int64_t row_stride;
-  int64_t col_stride;
-  const void* bias;  // [N] or null
-  DenseType bias_type;
-};
-
-__device__ __forceinline__ float load_bias(const ProductOutput& out, int64_t n) {
-  if (out.bias == nullptr) return 0.0f;
-  if (out.bias_type == DenseType::float32) return static_cast<const float*>(out.bias)[n];
-  if (out.bias_type == DenseType::float16) {
-    return __half2float(static_cast<const __half*>(out.bias)[n]);
-  }
-  return __bfloat162float(static_cast<const __nv_bfloat16*>(out.bias)[n]);
 }
 
 // The 16 outer x 16 depth elements that begin at (outer, depth) of a tile, as mma's operand A. As
@@ -77,9 +48,6 @@ __device__ __forceinline__ void load_fragment(uint32_t (&fragment)[4], const __n
     load_matrices<true>(fragment, tile + row * Shape::kPitch + outer_of_lane);
   }
 }
-
-template <typename Tile>
-using Sums = float[Tile::kTilesM][2 * Tile::kTilesN][4];
 
 // One step of 64 for one warp: sums += A tile * B tile, both of them in shared memory.
 template <typename Tile, typename ShapeA, Major kMajorA, typename ShapeB, Major kMajorB>
@@ -103,53 +71,6 @@ __device__ __forceinline__ void multiply_tiles(Sums<Tile>& sums, const __nv_bflo
         mma_bf16(sums[i][2 * j + 1], a[i], b[1], b[3]);
       }
     }
-  }
-}
-
-__device__ __forceinline__ void store_element(const ProductOutput& out, int64_t m, int64_t n,
-                                              float value) {
-  const int64_t offset = m * out.row_stride + n * out.col_stride;
-  if (out.type == DenseType::float32) {
-    static_cast<float*>(out.data)[offset] = value;
-  } else if (out.type == DenseType::float16) {
-    static_cast<__half*>(out.data)[offset] = __float2half_rn(value);
-  } else {
-    static_cast<__nv_bfloat16*>(out.data)[offset] = __float2bfloat16_rn(value);
-  }
-}
-
-// Writes a warp's sums by way of shared memory, 16 rows at a time, so that neighbouring lanes write
-// neighbouring elements whichever dimension of out is the dense one. In registers, lane l holds
-// rows l / 4 and l / 4 + 8, columns 2 * (l % 4) and the next, of each 16 x 8 sum.
-template <typename Tile>
-__device__ __forceinline__ void store_sums(const ProductOutput& out, const Sums<Tile>& sums,
-                                           float* staging, int64_t first_m, int64_t first_n,
-                                           float scale) {
-  const int lane = threadIdx.x % 32;
-  const bool along_m = out.row_stride == 1;
-#pragma unroll
-  for (int i = 0; i < Tile::kTilesM; ++i) {
-#pragma unroll
-    for (int j = 0; j < 2 * Tile::kTilesN; ++j) {
-#pragma unroll
-      for (int element = 0; element < 4; ++element) {
-        const int row = lane / 4 + element / 2 * 8;
-        const int col = 8 * j + lane % 4 * 2 + element % 2;
-        staging[row * Tile::kStagingPitch + col] = sums[i][j][element] * scale;
-      }
-    }
-    __syncwarp();
-#pragma unroll 1
-    for (int index = lane; index < 16 * Tile::kWarpN; index += 32) {
-      const int row = along_m ? index % 16 : index / Tile::kWarpN;
-      const int col = along_m ? index / 16 : index % Tile::kWarpN;
-      const int64_t m = first_m + 16 * i + row;
-      const int64_t n = first_n + col;
-      if (m < out.M && n < out.N) {
-        store_element(out, m, n, staging[row * Tile::kStagingPitch + col] + load_bias(out, n));
-      }
-    }
-    __syncwarp();
   }
 }
 
@@ -226,8 +147,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       }
       __syncthreads();
       if (piece == 0) fetch(step + Tile::kStages);
-      multiply_tiles<Tile, ShapeA, OperandA::kMajor, ShapeB, OperandB::kMajor>(
-          sums, tile_a, tile_b, warp_m, warp_n);
+      multiply_tiles<Tile, ShapeA, OperandA::kMajor, ShapeB, OperandB::kMajor>(sums, tile_a, tile_b,
+                                                                               warp_m, warp_n);
     }
 
 #pragma unroll

@@ -15,83 +15,11 @@
 #include <cuda_fp16.h>
 
 #include "common/fp4.h"
-#include "fp4_matmul/tensor_core.cuh"
+#include "fp4_matmul/raw_tile.cuh"
 
 namespace my_ops {
 
-enum class Major { depth, outer };
 enum class DenseType { float32, float16, bfloat16 };
-
-constexpr int kDepth = 64;       // how far along the contracted dimension one tile reaches
-constexpr int kPadElements = 8;  // 16 bytes a row keep ldmatrix free of bank conflicts
-
-// One tile of an operand, in memory order, and where the tile at (outer, depth) begins.
-template <Major kMajor, int kOuter>
-struct TileShape {
-  static constexpr int kRows = kMajor == Major::depth ? kOuter : kDepth;
-  static constexpr int kCols = kMajor == Major::depth ? kDepth : kOuter;
-  static constexpr int kPitch = kCols + kPadElements;
-  static constexpr int kElements = kRows * kPitch;
-
-  __device__ static int64_t row(int64_t outer, int64_t depth) {
-    return kMajor == Major::depth ? outer : depth;
-  }
-  __device__ static int64_t col(int64_t outer, int64_t depth) {
-    return kMajor == Major::depth ? depth : outer;
-  }
-};
-
-// A matrix of bytes. Each row starts at a multiple of unit_bytes (1, 4 or 16).
-struct ByteRows {
-  const uint8_t* data;
-  int64_t rows;
-  int64_t row_bytes;
-  int64_t stride_bytes;
-  int unit_bytes;
-};
-
-template <int kThreads, int kRows, int kRowBytes, int kUnitBytes>
-__device__ __forceinline__ void fetch_units(uint8_t* tile, const ByteRows& source, int64_t row0,
-                                            int64_t byte0) {
-  constexpr int kUnitsInRow = kRowBytes / kUnitBytes;
-  static_assert(kUnitsInRow <= kThreads && kThreads % kUnitsInRow == 0, "a thread keeps its column");
-  constexpr int kRowStep = kThreads / kUnitsInRow;
-  const int first_row = threadIdx.x / kUnitsInRow;
-  const int64_t byte = byte0 + threadIdx.x % kUnitsInRow * kUnitBytes;
-  const int64_t left = source.row_bytes - byte;
-  const int valid_bytes = static_cast<int>(left < 0 ? 0 : (left < kUnitBytes ? left : kUnitBytes));
-  const int64_t rows_left = valid_bytes > 0 ? source.rows - row0 : 0;
-  const uint8_t* from = source.data + (row0 + first_row) * source.stride_bytes + byte;
-#pragma unroll 1
-  for (int row = first_row; row < kRows; row += kRowStep) {
-    uint8_t* const to = tile + (row * kUnitsInRow + threadIdx.x % kUnitsInRow) * kUnitBytes;
-    const bool inside = row < rows_left;
-    if constexpr (kUnitBytes == 1) {
-      *to = inside ? *from : 0;
-    } else if constexpr (kUnitBytes == 2) {
-      *reinterpret_cast<uint16_t*>(to) = inside ? *reinterpret_cast<const uint16_t*>(from) : 0;
-    } else {
-      copy_async<kUnitBytes>(to, inside ? from : source.data, inside ? valid_bytes : 0);
-    }
-    from += kRowStep * source.stride_bytes;
-  }
-}
-
-// Starts the copy of kRows x kRowBytes bytes; what lies outside the matrix becomes zero. Rows that
-// no asynchronous copy can reach (odd strides, misaligned views) are copied here and now, an
-// element at a time.
-template <int kThreads, int kRows, int kRowBytes, int kMaxUnitBytes, int kElementBytes>
-__device__ __forceinline__ void fetch_bytes(uint8_t* tile, const ByteRows& source, int64_t row0,
-                                            int64_t byte0) {
-  constexpr int kUnitBytes = kRowBytes < kMaxUnitBytes ? kRowBytes : kMaxUnitBytes;
-  if (source.unit_bytes >= kUnitBytes) {
-    fetch_units<kThreads, kRows, kRowBytes, kUnitBytes>(tile, source, row0, byte0);
-  } else if (source.unit_bytes >= 4) {
-    fetch_units<kThreads, kRows, kRowBytes, 4>(tile, source, row0, byte0);
-  } else if constexpr (kElementBytes < 4) {
-    fetch_units<kThreads, kRows, kRowBytes, kElementBytes>(tile, source, row0, byte0);
-  }
-}
 
 __device__ __forceinline__ uint32_t multiply_bf16x2(uint32_t x, __nv_bfloat162 factor) {
   const __nv_bfloat162 product = __hmul2(reinterpret_cast<const __nv_bfloat162&>(x), factor);
@@ -170,8 +98,8 @@ struct PackedOperand {
       const int in_row = block % kBlocksInRow * 16;
       const int scale_index = static_cast<int>(((col + in_row) >> block_shift()) - first_scale);
       const uint8_t byte = tile_scales[row * kScaleBytes<Shape> + scale_index];
-      const float scale = format == Fp4Format::nvfp4 ? e4m3_decode(byte) * power_of_two
-                                                     : e8m0_decode(byte);
+      const float scale =
+          format == Fp4Format::nvfp4 ? e4m3_decode(byte) * power_of_two : e8m0_decode(byte);
       const __nv_bfloat162 scale_pair = __float2bfloat162_rn(scale);
       const uint2 words = reinterpret_cast<const uint2*>(stage)[block];
       uint4* values = reinterpret_cast<uint4*>(tile + row * Shape::kPitch + in_row);
@@ -181,18 +109,21 @@ struct PackedOperand {
   }
 };
 
-// Piece number `piece` of x = piece 0 + piece 1 + ..., each the leading bits of what is left, cut
-// off so that nothing overflows. Inf and NaN are piece 0 alone.
-__device__ __forceinline__ uint32_t bf16_piece(float x, int piece) {
-  if ((float_bits(x) & 0x7F800000u) == 0x7F800000u) {
-    return piece > 0 ? 0u : (is_nan_bits(float_bits(x)) ? 0x7FC0u : float_bits(x) >> 16);
-  }
-  for (int i = 0; i < piece; ++i) x -= bits_float(float_bits(x) & 0xFFFF0000u);
-  return float_bits(x) >> 16;
+// Piece kPiece of x = piece 0 + piece 1 + ..., each the leading bits of what is left, cut off so
+// that nothing overflows. Inf and NaN are piece 0 alone.
+template <int kPiece>
+__device__ __forceinline__ uint32_t bf16_piece(float x) {
+  const bool special = (float_bits(x) & 0x7F800000u) == 0x7F800000u;
+  if constexpr (kPiece == 0) return x != x ? 0x7FC0u : float_bits(x) >> 16;
+  float left = x;
+#pragma unroll
+  for (int i = 0; i < kPiece; ++i) left -= bits_float(float_bits(left) & 0xFFFF0000u);
+  return special ? 0u : float_bits(left) >> 16;
 }
 
-__device__ __forceinline__ uint32_t bf16_piece_pair(float2 x, int piece) {
-  return bf16_piece(x.x, piece) | bf16_piece(x.y, piece) << 16;
+template <int kPiece>
+__device__ __forceinline__ uint32_t bf16_piece_pair(float low, float high) {
+  return bf16_piece<kPiece>(low) | bf16_piece<kPiece>(high) << 16;
 }
 
 template <Major kMajor_>
@@ -224,29 +155,45 @@ struct DenseOperand {
   template <typename Shape, int kThreads>
   __device__ void decode(__nv_bfloat16* tile, const uint8_t* stage, int64_t, int piece,
                          float) const {
+    if (piece == 0) {
+      decode_piece<Shape, kThreads, 0>(tile, stage);
+    } else if (piece == 1) {
+      decode_piece<Shape, kThreads, 1>(tile, stage);
+    } else {
+      decode_piece<Shape, kThreads, 2>(tile, stage);
+    }
+  }
+
+ private:
+  template <typename Shape, int kThreads, int kPiece>
+  __device__ void decode_piece(__nv_bfloat16* tile, const uint8_t* stage) const {
     constexpr int kVectorsInRow = Shape::kCols / 8;
 #pragma unroll 2
     for (int vector = threadIdx.x; vector < Shape::kRows * kVectorsInRow; vector += kThreads) {
       const int row = vector / kVectorsInRow;
-      uint4 values;
-      if (type == DenseType::bfloat16) {
-        values = reinterpret_cast<const uint4*>(stage)[vector];
-      } else if (type == DenseType::float16) {
-        const uint4 raw = reinterpret_cast<const uint4*>(stage)[vector];
-        const __half2* halves = reinterpret_cast<const __half2*>(&raw);
-        values = {bf16_piece_pair(__half22float2(halves[0]), piece),
-                  bf16_piece_pair(__half22float2(halves[1]), piece),
-                  bf16_piece_pair(__half22float2(halves[2]), piece),
-                  bf16_piece_pair(__half22float2(halves[3]), piece)};
-      } else {
-        const float4 low = reinterpret_cast<const float4*>(stage)[2 * vector];
-        const float4 high = reinterpret_cast<const float4*>(stage)[2 * vector + 1];
-        values = {bf16_piece_pair({low.x, low.y}, piece), bf16_piece_pair({low.z, low.w}, piece),
-                  bf16_piece_pair({high.x, high.y}, piece),
-                  bf16_piece_pair({high.z, high.w}, piece)};
-      }
-      *reinterpret_cast<uint4*>(tile + row * Shape::kPitch + vector % kVectorsInRow * 8) = values;
+      *reinterpret_cast<uint4*>(tile + row * Shape::kPitch + vector % kVectorsInRow * 8) =
+          vector_piece<kPiece>(stage, vector);
     }
+  }
+
+  template <int kPiece>
+  __device__ uint4 vector_piece(const uint8_t* stage, int vector) const {
+    if (type == DenseType::float32) {
+      const float4 low = reinterpret_cast<const float4*>(stage)[2 * vector];
+      const float4 high = reinterpret_cast<const float4*>(stage)[2 * vector + 1];
+      return {bf16_piece_pair<kPiece>(low.x, low.y), bf16_piece_pair<kPiece>(low.z, low.w),
+              bf16_piece_pair<kPiece>(high.x, high.y), bf16_piece_pair<kPiece>(high.z, high.w)};
+    }
+    const uint4 raw = reinterpret_cast<const uint4*>(stage)[vector];
+    if (type == DenseType::bfloat16) return raw;
+    const __half2* halves = reinterpret_cast<const __half2*>(&raw);
+    uint32_t pairs[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 wide = __half22float2(halves[i]);
+      pairs[i] = bf16_piece_pair<kPiece>(wide.x, wide.y);
+    }
+    return {pairs[0], pairs[1], pairs[2], pairs[3]};
   }
 };
 

@@ -1,5 +1,5 @@
-// The PTX that the FP4 product is built from: asynchronous copies, ldmatrix, mma. Device only, needs
-// no torch and compute capability 8.0.
+// The PTX that the FP4 product is built from: asynchronous copies, ldmatrix, mma. Device only,
+// needs no torch and compute capability 8.0.
 #pragma once
 
 #include <cstdint>
