@@ -57,13 +57,14 @@ bool readable(const at::Tensor& matrix, Readable& view) {
   return true;
 }
 
-// The matrix itself if the kernel can read its strides, else a copy that runs along its longer
-// dimension, so that even the copy's stride fits.
+// The matrix itself if the kernel can read its strides, else a copy. Rows that are too long for a
+// 32-bit stride are copied to run along M or N.
 Readable make_readable(const at::Tensor& matrix) {
   Readable view;
   if (!readable(matrix, view)) {
-    const bool tall = matrix.size(0) > matrix.size(1);
-    readable(tall ? matrix.t().contiguous().t() : matrix.contiguous(), view);
+    const auto size = static_cast<int64_t>(matrix.element_size());
+    const bool long_rows = matrix.size(1) > std::numeric_limits<uint32_t>::max() / size;
+    readable(long_rows ? matrix.t().contiguous().t() : matrix.contiguous(), view);
   }
   return view;
 }
