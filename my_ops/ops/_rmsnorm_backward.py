@@ -12,15 +12,6 @@ _backward_x = torch.ops.my_ops.rmsnorm_backward_x.default
 _backward_weight = torch.ops.my_ops.rmsnorm_backward_weight.default
 
 
-def save(ctx, *tensors):
-    """Saves tensors of which the last, the weight, may be None: AOTAutograd loses a saved None."""
-    ctx.save_for_backward(*(t for t in tensors if t is not None))
-
-
-def saved(ctx, count):
-    return (*ctx.saved_tensors, None)[:count]
-
-
 def gradients(wanted, grad, grad_sum, x, weight, eps, weight_offset):
     """grad_x and grad_weight, None where `wanted` is False."""
     function = RMSNormBackwardFn.apply
@@ -52,13 +43,13 @@ class RMSNormBackwardFn(torch.autograd.Function):
     def setup_context(ctx, inputs, output):
         ctx.want_x, ctx.want_weight, grad, grad_sum, x, weight, ctx.eps, ctx.weight_offset = inputs
         ctx.has_grad_sum = grad_sum is not None
-        save(ctx, grad, x, weight)
+        ctx.save_for_backward(grad, x, weight)
 
     @staticmethod
     def backward(ctx, *cotangents):
         # With n = rstd and a = grad * w: grad_x = n a - n^3 x mean(a x), whose cotangent is u, and
         # grad_weight = sum of n grad x, whose cotangent is v.
-        tensors = saved(ctx, 3)
+        tensors = ctx.saved_tensors
         wide = torch.float64 if tensors[1].dtype == torch.float64 else torch.float32
         grad, x, weight = (None if t is None else t.to(wide) for t in tensors)
         w = 1.0 if weight is None else weight + ctx.weight_offset

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from my_ops.ops._function import fast_apply, needs_function
-from my_ops.ops._rmsnorm_backward import gradients, register_row_vmap, save, saved
+from my_ops.ops._rmsnorm_backward import gradients, register_row_vmap
 
 _forward = torch.ops.my_ops.rmsnorm_forward.default
 _add_forward = torch.ops.my_ops.add_rmsnorm_forward.default
@@ -106,12 +106,14 @@ class RMSNormFn(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx, inputs, output):
         x, weight, ctx.eps, ctx.weight_offset, *_ = inputs
-        save(ctx, x, weight)
+        ctx.save_for_backward(x, weight)
 
     @staticmethod
     def backward(ctx, grad):
-        wanted = ctx.needs_input_grad[:2]
-        grads = gradients(wanted, grad, None, *saved(ctx, 2), ctx.eps, ctx.weight_offset)
+        x, weight = ctx.saved_tensors
+        # The named operator's `needs_input_grad` ends before arguments that were left out.
+        wanted = (ctx.needs_input_grad[0], weight is not None and ctx.needs_input_grad[1])
+        grads = gradients(wanted, grad, None, x, weight, ctx.eps, ctx.weight_offset)
         return *grads, None, None, None, None
 
 
@@ -127,7 +129,7 @@ class AddRMSNormFn(torch.autograd.Function):
     def setup_context(ctx, inputs, output):
         _, _, weight, ctx.eps, ctx.weight_offset, *_ = inputs
         ctx.set_materialize_grads(False)
-        save(ctx, output[1], weight)
+        ctx.save_for_backward(output[1], weight)
 
     @staticmethod
     def backward(ctx, grad, grad_sum):
@@ -135,7 +137,7 @@ class AddRMSNormFn(torch.autograd.Function):
             return grad_sum, grad_sum, None, None, None, None, None
         wanted = (any(ctx.needs_input_grad[:2]), ctx.needs_input_grad[2])
         grad_x, grad_weight = gradients(
-            wanted, grad, grad_sum, *saved(ctx, 2), ctx.eps, ctx.weight_offset
+            wanted, grad, grad_sum, *ctx.saved_tensors, ctx.eps, ctx.weight_offset
         )
         return grad_x, grad_x, grad_weight, None, None, None, None
 
