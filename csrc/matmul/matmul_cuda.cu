@@ -5,6 +5,7 @@
 #include <ATen/ops/empty.h>
 
 #include <limits>
+#include <utility>
 
 #include "common/checks.h"
 #include "common/launch.cuh"
@@ -17,7 +18,13 @@ namespace {
 
 using simt::Copy;
 
-// The tile shapes that simt_plan.h chooses from. Measured on an H200: see there.
+// The tiles that plan_simt chooses from, with the rates it goes by: measured on an H200, TFLOP/s
+// over the 65 (float64: 33) of bare FMAs.
+//
+// large: 16 x 8 a thread needs 6 shared loads for 128 FMAs, where 8 x 8 needs 4 for 64; four stages
+//        and four groups of copies a tile took NT from 45 to 50 TFLOP/s, the others from 49 to 51.
+// small: more blocks for small C, three on an SM.
+// wide:  for C with few rows (or columns, transposed): bound by reading the other operand.
 template <typename scalar_t>
 struct Tiles;
 
@@ -25,12 +32,26 @@ template <>
 struct Tiles<float> {
   using Large = simt::Tile<float, 128, 256, 16, 16, 8, 4, 1, 4>;
   using Small = simt::Tile<float, 64, 64, 16, 8, 4, 4, 3, 2>;
+  using Wide = simt::Tile<float, 16, 256, 16, 4, 8, 4, 3, 2>;
 };
 
 template <>
 struct Tiles<double> {
   using Large = simt::Tile<double, 128, 128, 8, 8, 8, 4, 1, 2>;
   using Small = simt::Tile<double, 64, 64, 8, 8, 4, 4, 3, 2>;
+  using Wide = simt::Tile<double, 16, 128, 8, 4, 4, 4, 3, 2>;
+};
+
+template <class Tile>
+constexpr SimtTileShape shape_of(SimtTile tile, double rate_alone, double rate_full) {
+  return {tile, Tile::kRows, Tile::kCols, Tile::kBlocksPerSM, rate_alone, rate_full};
+}
+
+template <typename scalar_t>
+constexpr SimtTileShape kShapes[] = {
+    shape_of<typename Tiles<scalar_t>::Large>(SimtTile::large, 0.78, 0.78),
+    shape_of<typename Tiles<scalar_t>::Small>(SimtTile::small, 0.58, 0.66),
+    shape_of<typename Tiles<scalar_t>::Wide>(SimtTile::wide, 0.40, 0.55),
 };
 
 // A matrix [rows, K] as the kernel reads it. `tensor` keeps a copy alive where one was needed.
@@ -88,42 +109,60 @@ auto kernel_for(const Readable& A, const Readable& B) {
 }
 
 template <class Tile>
-void launch_tile(const Readable& A, const Readable& B, typename Tile::scalar_t* C, int64_t M,
-                 int64_t N, int64_t K, int splits) {
+void launch_tile(const Readable& A, const Readable& B, const SimtPlan& plan,
+                 simt::Product<typename Tile::scalar_t> product, const at::TensorOptions& options) {
   using scalar_t = typename Tile::scalar_t;
-  const auto operand = [](const Readable& view) {
-    return simt::Operand<scalar_t>{view.tensor.const_data_ptr<scalar_t>(),
-                                   static_cast<uint32_t>(view.stride_bytes)};
-  };
-  const int64_t tiles = ceil_div(M, int64_t{Tile::kRows}) * ceil_div(N, int64_t{Tile::kCols});
-  const dim3 grid(static_cast<uint32_t>(tiles), static_cast<uint32_t>(splits));
-  launch(kernel_for<Tile>(A, B), grid, Tile::kThreads, Tile::kSharedBytes, operand(A), operand(B),
-         C, M, N, K);
+  at::Tensor partial;
+  if (plan.cut_tiles > 0) {
+    partial = at::empty({plan.slices, plan.cut_tiles, Tile::kRows, Tile::kCols}, options);
+    product.partial = partial.mutable_data_ptr<scalar_t>();
+  }
+  const auto blocks = static_cast<uint32_t>(plan.whole_tiles + plan.cut_tiles * plan.slices);
+  launch(kernel_for<Tile>(A, B), blocks, Tile::kThreads, Tile::kSharedBytes, product);
+  if (plan.cut_tiles == 0) return;
+  constexpr int kStripsPerTile = Tile::kRows * Tile::kCols / Tile::kVector;
+  launch(simt::sum_slices_kernel<Tile>,
+         static_cast<uint32_t>(plan.cut_tiles * (kStripsPerTile / simt::kSumStrips)),
+         dim3(simt::kSumStrips, simt::kSumParts), 0, product);
+}
+
+template <typename scalar_t>
+simt::Operand<scalar_t> operand(const Readable& view) {
+  return {view.tensor.const_data_ptr<scalar_t>(), static_cast<uint32_t>(view.stride_bytes)};
 }
 
 template <typename scalar_t>
 void matmul_simt(const at::Tensor& A, const at::Tensor& B, const at::Tensor& C) {
   const int64_t M = A.size(0), K = A.size(1), N = B.size(1);
-  const Readable a = make_readable(A), b = make_readable(B.t());
   const int sms = at::cuda::getCurrentDeviceProperties()->multiProcessorCount;
-  const SimtPlan plan = plan_simt(M, N, K, sms);
-  scalar_t* const result = C.mutable_data_ptr<scalar_t>();
-  at::Tensor partial;
-  if (plan.splits > 1) partial = at::empty({plan.splits, M, N}, C.options());
-  scalar_t* const out = plan.splits > 1 ? partial.mutable_data_ptr<scalar_t>() : result;
+  const SimtPlan plan = plan_simt(kShapes<scalar_t>, M, N, K, sms);
+  Readable a = make_readable(A), b = make_readable(B.t());
+  simt::Product<scalar_t> product{operand<scalar_t>(a),
+                                  operand<scalar_t>(b),
+                                  C.mutable_data_ptr<scalar_t>(),
+                                  N,
+                                  1,
+                                  M,
+                                  N,
+                                  K,
+                                  plan.whole_tiles,
+                                  plan.cut_tiles,
+                                  plan.slices,
+                                  nullptr};
+  if (plan.transposed) {
+    std::swap(a, b);
+    std::swap(product.A, product.B);
+    std::swap(product.M, product.N);
+    std::swap(product.row_stride, product.col_stride);
+  }
+  using Tile = Tiles<scalar_t>;
   switch (plan.tile) {
     case SimtTile::large:
-      launch_tile<typename Tiles<scalar_t>::Large>(a, b, out, M, N, K, plan.splits);
-      break;
+      return launch_tile<typename Tile::Large>(a, b, plan, product, C.options());
     case SimtTile::small:
-      launch_tile<typename Tiles<scalar_t>::Small>(a, b, out, M, N, K, plan.splits);
-      break;
-  }
-  if (plan.splits > 1) {
-    constexpr int kThreads = 256;
-    const int64_t blocks = ceil_div(M * N, int64_t{kThreads});
-    launch(simt::sum_splits_kernel<scalar_t>, static_cast<uint32_t>(blocks), kThreads, 0, out,
-           result, M * N, plan.splits);
+      return launch_tile<typename Tile::Small>(a, b, plan, product, C.options());
+    case SimtTile::wide:
+      return launch_tile<typename Tile::Wide>(a, b, plan, product, C.options());
   }
 }
 

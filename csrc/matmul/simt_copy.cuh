@@ -66,7 +66,8 @@ class TileCopier {
   static constexpr int kLanesAlongRows =
       kTransposes ? kThreads / 8 : (kVectorsPerRow < kThreads ? kVectorsPerRow : kThreads);
   static constexpr int kPassRows = kLanesAlongRows * kWidth;
-  static constexpr int kPassDepth = kThreads / kLanesAlongRows;
+  static constexpr int kLanesAlongK = kThreads / kLanesAlongRows;
+  static constexpr int kPassDepth = kLanesAlongK < kDepth ? kLanesAlongK : kDepth;
   static constexpr int kRowPasses = kTileRows / kPassRows, kDepthPasses = kDepth / kPassDepth;
   static_assert(kTileRows % kPassRows == 0 && kDepth % kPassDepth == 0, "whole passes");
 
@@ -100,16 +101,21 @@ class TileCopier {
 
   // Issues the i-th of this thread's copies into the tile at shared address `tile`.
   __device__ __forceinline__ void copy(int i, uint32_t tile) const {
-    copy_async<kBytes>(destination(i, tile), source(i));
+    if (takes_part()) copy_async<kBytes>(destination(i, tile), source(i));
   }
 
   // The same for a tile with only `depth` valid k: the rest becomes zeros.
   __device__ __forceinline__ void copy_partial(int i, uint32_t tile, int depth) const {
     const bool inside = lane_k_ + depth_pass(i) * kPassDepth < depth;
-    copy_async_or_zero<kBytes>(destination(i, tile), source(i), inside);
+    if (takes_part()) copy_async_or_zero<kBytes>(destination(i, tile), source(i), inside);
   }
 
  private:
+  // A small tile is less than one pass: the threads past its end have nothing to copy.
+  __device__ __forceinline__ bool takes_part() const {
+    return kLanesAlongK <= kDepth || lane_k_ < kDepth;
+  }
+
   static __device__ __forceinline__ constexpr int depth_pass(int i) { return i % kDepthPasses; }
   static __device__ __forceinline__ constexpr int row_pass(int i) { return i / kDepthPasses; }
 

@@ -1,41 +1,29 @@
 // C = A B on the CUDA cores, in the operands' own precision. Torch-free; included by
 // matmul_cuda.cu.
 //
-// A block owns a kRows x kCols tile of C (and, under split-K, one slice of K). It walks K in steps
-// of kDepth: cp.async brings the next tiles of A and B into a ring of kStages shared buffers while
+// A block owns a kRows x kCols tile of C, or one slice of K of such a tile. It walks K in steps of
+// kDepth: cp.async brings the next tiles of A and B into a ring of kStages shared buffers while
 // each thread multiplies a kThreadRows x kThreadCols patch out of registers, which are themselves
 // double buffered so that the shared loads of step k + 1 hide behind the FMAs of step k.
 // Shared tiles are K-outer ([k][row]), so an operand whose memory runs along K is transposed on its
 // way in. That makes one kernel of NN, NT, TN and TT: only the copies know the layout.
+//
+// Tiles that would leave the last wave of blocks half empty are cut along K: their slices go to a
+// workspace, from which sum_slices_kernel adds them in order.
 #pragma once
 
 #include <cstdint>
 
 #include "common/vec.cuh"
+#include "matmul/simt_product.cuh"
 #include "matmul/simt_tile.cuh"
 
 namespace my_ops {
 namespace simt {
 
-// Blocks walk C in bands of kBand tile rows, column by column inside a band, so that the blocks
-// running together share the tiles of A and B they read from L2.
-__device__ __forceinline__ void tile_of_block(int64_t block, int64_t tile_rows, int64_t tile_cols,
-                                              int64_t& tile_row, int64_t& tile_col) {
-  constexpr int64_t kBand = 8;
-  const int64_t band = block / (kBand * tile_cols);
-  const int64_t left = tile_rows - band * kBand;
-  const int64_t height = left < kBand ? left : kBand;
-  const int64_t within = block - band * kBand * tile_cols;
-  tile_row = band * kBand + within % height;
-  tile_col = within / height;
-}
-
 template <class Tile, Copy kCopyA, Copy kCopyB>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSM)
-    matmul_simt_kernel(const Operand<typename Tile::scalar_t> A,  // [M, K]
-                       const Operand<typename Tile::scalar_t> B,  // [K, N]
-                       typename Tile::scalar_t* __restrict__ C,   // [splits, M, N]
-                       int64_t M, int64_t N, int64_t K) {
+    matmul_simt_kernel(const __grid_constant__ Product<typename Tile::scalar_t> product) {
   using scalar_t = typename Tile::scalar_t;
   using Strip = Vec<scalar_t, Tile::kVector>;
   constexpr int kDepth = Tile::kDepth, kStages = Tile::kStages, kVector = Tile::kVector;
@@ -46,20 +34,25 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSM)
 
   // What this block owns: a tile of C, and the K tiles [first_tile, first_tile + tiles). The one
   // K tile that may be partial is number 0, so that the loop below needs no bounds.
-  int64_t tile_row, tile_col;
-  tile_of_block(blockIdx.x, (M + Tile::kRows - 1) / Tile::kRows,
-                (N + Tile::kCols - 1) / Tile::kCols, tile_row, tile_col);
-  const int64_t first_row = tile_row * Tile::kRows, first_col = tile_col * Tile::kCols;
-  const int64_t k_tiles = (K + kDepth - 1) / kDepth;
-  const int64_t first_tile = k_tiles * blockIdx.y / gridDim.y;
-  const int tiles = static_cast<int>(k_tiles * (blockIdx.y + 1) / gridDim.y - first_tile);
-  const int partial_depth = static_cast<int>(K - (k_tiles - 1) * kDepth);
+  const int64_t cut_block = int64_t{blockIdx.x} - product.whole_tiles;
+  const bool cut = cut_block >= 0;
+  const int64_t cut_tile = cut ? cut_block % product.cut_tiles : 0;
+  const int64_t slice = cut ? cut_block / product.cut_tiles : 0;
+  const int64_t slices = cut ? product.slices : 1;
+  int64_t first_row, first_col;
+  tile_of_index<Tile>(cut ? product.whole_tiles + cut_tile : blockIdx.x, product.M, product.N,
+                      first_row, first_col);
+  const int64_t k_tiles = (product.K + kDepth - 1) / kDepth;
+  const int64_t first_tile = k_tiles * slice / slices;
+  const int tiles = static_cast<int>(k_tiles * (slice + 1) / slices - first_tile);
+  const int partial_depth = static_cast<int>(product.K - (k_tiles - 1) * kDepth);
   const int64_t first_k = first_tile == 0 ? 0 : partial_depth + (first_tile - 1) * kDepth;
   const int first_depth = first_tile == 0 ? partial_depth : kDepth;
 
   // Fill all stages but one.
   using Loader = TileLoader<Tile, kCopyA, kCopyB>;
-  Loader loader({A, first_row, M, first_k}, {B, first_col, N, first_k}, tiles);
+  Loader loader({product.A, first_row, product.M, first_k},
+                {product.B, first_col, product.N, first_k}, tiles);
   loader.load_first(shared_address, first_depth);
 #pragma unroll
   for (int stage = 1; stage < kStages - 1; ++stage) {
@@ -125,41 +118,24 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSM)
   }
   wait_for_copies<0>();
 
-  // Store. N a multiple of the vector keeps every row of C aligned.
-  const bool vectors = N % kVector == 0;
-  C += static_cast<int64_t>(blockIdx.y) * M * N;
+  // Store: to C, or to this slice's place in the workspace.
+  scalar_t* const partial =
+      product.partial + (slice * product.cut_tiles + cut_tile) * (Tile::kRows * Tile::kCols);
 #pragma unroll
   for (int i = 0; i < kThreadRows; ++i) {
-    const int64_t row = first_row + patch_row + i / kVector * (4 * kVector) + i % kVector;
-    if (row >= M) continue;
+    const int row = patch_row + i / kVector * (4 * kVector) + i % kVector;
 #pragma unroll
     for (int j = 0; j < kThreadCols; j += kVector) {
-      const int64_t col = first_col + patch_col + j * 8;
+      const int col = patch_col + j * 8;
       Strip strip;
 #pragma unroll
       for (int e = 0; e < kVector; ++e) strip.elements[e] = sum[i][j + e];
-      if (vectors) {
-        store_vec(C + row * N, col, N, strip);
+      if (cut) {
+        *reinterpret_cast<Strip*>(partial + row * Tile::kCols + col) = strip;
       } else {
-#pragma unroll
-        for (int e = 0; e < kVector; ++e) {
-          if (col + e < N) C[row * N + col + e] = strip.elements[e];
-        }
+        store_strip(product, first_row + row, first_col + col, strip);
       }
     }
-  }
-}
-
-// C[i] = the sum of the splits' partial results, in the order of the splits.
-template <typename scalar_t>
-__global__ void sum_splits_kernel(const scalar_t* __restrict__ partial,  // [splits, elements]
-                                  scalar_t* __restrict__ C, int64_t elements, int splits) {
-  const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < elements;
-       i += stride) {
-    scalar_t sum = partial[i];
-    for (int s = 1; s < splits; ++s) sum += partial[s * elements + i];
-    C[i] = sum;
   }
 }
 

@@ -1,5 +1,5 @@
-// Which tile and how many slices of K the SIMT kernel uses for a product: a pure function of its
-// shape and of the number of SMs, so that a shape always gives the same bits. Needs no torch.
+// Which tile the SIMT kernel uses for a product, and how it cuts K: a pure function of the shape
+// and the number of SMs, so that a shape always gives the same bits. Needs no torch.
 #pragma once
 
 #include <algorithm>
@@ -7,61 +7,72 @@
 
 namespace my_ops {
 
-enum class SimtTile { large, small };
+enum class SimtTile { large, small, wide };
 
-struct SimtPlan {
-  SimtTile tile;
-  int splits;
-};
-
-// What the choice needs to know of a tile: its shape, how many blocks of it an SM holds, and the
-// share of the FMA rate that one and that all of them reach.
+// A tile's shape, how many blocks of it an SM holds, and which share of the SM's FMA rate one such
+// block reaches alone and that many reach together.
 struct SimtTileShape {
   SimtTile tile;
   int rows, cols, blocks_per_sm;
   double rate_alone, rate_full;
 };
 
-constexpr SimtTileShape kSimtTiles[] = {
-    {SimtTile::large, 128, 256, 1, 0.78, 0.78},
-    {SimtTile::small, 64, 64, 3, 0.56, 0.66},
+struct SimtPlan {
+  SimtTile tile;
+  bool transposed;      // compute C^T = B^T A^T: a wide tile for a tall C
+  int64_t whole_tiles;  // each by one block
+  int64_t cut_tiles;    // each by `slices` blocks
+  int64_t slices;
 };
 
-// Estimated cycles of a product under one choice.
-inline double simt_cycles(const SimtTileShape& shape, int64_t splits, int64_t M, int64_t N,
-                          int64_t K, int sms) {
-  constexpr double kFmaPerCycle = 128;    // of one SM
-  constexpr double kFixedCycles = 3000;   // filling the pipeline, draining the last tile
-  constexpr double kReduceCycles = 4000;  // one more launch
-  constexpr double kReduceBytesPerCycle = 2000;
-  const double tiles = static_cast<double>((M + shape.rows - 1) / shape.rows) *
-                       static_cast<double>((N + shape.cols - 1) / shape.cols);
-  const double per_sm = static_cast<double>((static_cast<int64_t>(tiles) * splits + sms - 1) / sms);
-  const double resident = std::min<double>(per_sm, shape.blocks_per_sm);
-  const double rate = shape.blocks_per_sm == 1
-                          ? shape.rate_full
-                          : shape.rate_alone + (shape.rate_full - shape.rate_alone) *
-                                                   (resident - 1) / (shape.blocks_per_sm - 1);
-  const double depth = static_cast<double>(K) / splits;
-  double cycles = kFixedCycles + per_sm * shape.rows * shape.cols * depth / (kFmaPerCycle * rate);
-  if (splits > 1) {
-    const double bytes = 4.0 * static_cast<double>(M) * N * (splits + 1);
-    cycles += kReduceCycles + bytes / kReduceBytesPerCycle;
-  }
-  return cycles;
+// Estimated cycles of an SM that runs `blocks` blocks of one tile, each over `depth` of K.
+inline double simt_cycles(const SimtTileShape& shape, double blocks, double depth) {
+  constexpr double kFmaPerCycle = 128;
+  constexpr double kStartCycles = 1500;  // filling the stages, storing the tile
+  const double resident = std::min<double>(blocks, shape.blocks_per_sm);
+  const double others = shape.blocks_per_sm > 1 ? (resident - 1) / (shape.blocks_per_sm - 1) : 0;
+  const double rate = shape.rate_alone + (shape.rate_full - shape.rate_alone) * others;
+  const double fma_cycles = shape.rows * shape.cols * depth / (kFmaPerCycle * rate);
+  return blocks * (fma_cycles + kStartCycles / shape.blocks_per_sm);
 }
 
-inline SimtPlan plan_simt(int64_t M, int64_t N, int64_t K, int sms) {
-  constexpr int64_t kMinDepth = 128;  // below it a slice is all prologue
-  constexpr int64_t kMaxSplits = 512;
-  SimtPlan best{SimtTile::large, 1};
+// Estimated cycles of adding up the slices: one more launch, and their way through L2.
+inline double simt_sum_cycles(const SimtTileShape& shape, int64_t cut_tiles, int64_t slices) {
+  constexpr double kLaunchCycles = 4000, kBytesPerCycle = 2000, kCyclesPerSlice = 30;
+  const double bytes = 4.0 * shape.rows * shape.cols * cut_tiles * (slices + 1);
+  return kLaunchCycles + bytes / kBytesPerCycle + slices * kCyclesPerSlice;
+}
+
+// The fastest by estimate. Full waves of blocks take whole tiles; what is left for a last wave is
+// cut along K such that it fills each SM with 1, 2, ... blocks.
+template <int kCount>
+SimtPlan plan_simt(const SimtTileShape (&shapes)[kCount], int64_t M, int64_t N, int64_t K,
+                   int sms) {
+  constexpr int64_t kMinDepth = 128;  // a thinner slice would be all start and end
+  SimtPlan best{};
   double best_cycles = -1;
-  for (const SimtTileShape& shape : kSimtTiles) {
-    for (int64_t splits = 1; splits <= kMaxSplits; splits *= 2) {
-      if (splits > 1 && K / splits < kMinDepth) break;
-      const double cycles = simt_cycles(shape, splits, M, N, K, sms);
-      if (best_cycles < 0 || cycles < best_cycles) {
-        best = {shape.tile, static_cast<int>(splits)};
+  for (const SimtTileShape& shape : shapes) {
+    const bool transposed = shape.tile == SimtTile::wide && M > N;
+    const int64_t rows = transposed ? N : M, cols = transposed ? M : N;
+    const int64_t tiles =
+        ((rows + shape.rows - 1) / shape.rows) * ((cols + shape.cols - 1) / shape.cols);
+    const double depth = static_cast<double>(K);
+    const double uncut = simt_cycles(shape, static_cast<double>((tiles + sms - 1) / sms), depth);
+    if (best_cycles < 0 || uncut < best_cycles) {
+      best = {shape.tile, transposed, tiles, 0, 1};
+      best_cycles = uncut;
+    }
+    const int64_t slots = int64_t{sms} * shape.blocks_per_sm;
+    const int64_t cut = tiles % slots, whole = tiles - cut;
+    const double whole_cycles = simt_cycles(shape, static_cast<double>(whole / sms), depth);
+    for (int fill = 1; cut > 0 && fill <= std::max(4, 2 * shape.blocks_per_sm); ++fill) {
+      const int64_t slices = std::min(fill * sms / cut, K / kMinDepth);
+      if (slices < 2) continue;
+      const double blocks = static_cast<double>((cut * slices + sms - 1) / sms);
+      const double cycles = whole_cycles + simt_cycles(shape, blocks, depth / slices) +
+                            simt_sum_cycles(shape, cut, slices);
+      if (cycles < best_cycles) {
+        best = {shape.tile, transposed, whole, cut, slices};
         best_cycles = cycles;
       }
     }
