@@ -9,30 +9,15 @@
 
 #include "common/checks.h"
 #include "common/device.h"
+#include "common/fp4_names.h"
 #include "common/register.h"
 
 namespace my_ops {
 namespace {
 
-template <typename T, size_t N>
-T named_choice(const char* op, const char* argument, const std::string& name, const char* expected,
-               const std::pair<const char*, T> (&choices)[N]) {
-  for (const auto& choice : choices) {
-    if (name == choice.first) return choice.second;
-  }
-  MY_OPS_CHECK(false, op, argument, expected, "'", name, "'");
-}
-
-Fp4Format format_named(const char* op, const std::string& name) {
-  return named_choice<Fp4Format>(op, "format", name, "'nvfp4' or 'mxfp4'",
-                                 {{"nvfp4", Fp4Format::nvfp4}, {"mxfp4", Fp4Format::mxfp4}});
-}
-
 void check_x(const char* op, const at::Tensor& x) {
   check_device(op, "x", x);
-  const auto dtype = x.scalar_type();
-  MY_OPS_CHECK(dtype == at::kFloat || dtype == at::kHalf || dtype == at::kBFloat16, op, "x",
-               "float32, float16 or bfloat16", dtype);
+  check_fp4_dtype(op, "x", x);
   MY_OPS_CHECK(x.dim() > 0, op, "x", "at least one dimension", "a tensor without dimensions");
 }
 
@@ -105,7 +90,7 @@ std::tuple<at::Tensor, at::Tensor> fp4_quantize(const at::Tensor& x,
   constexpr const char* kOp = "fp4_quantize";
   check_x(kOp, x);
   Fp4QuantizeOptions options;
-  options.format = format_named(kOp, format);
+  options.format = fp4_format_named(kOp, format);
   options.scale_mode = named_choice<Fp4ScaleMode>(kOp, "scale_mode", scale_mode,
                                                   "'floor', 'rceil', 'ceil' or 'even'",
                                                   {{"floor", Fp4ScaleMode::floor},
@@ -138,10 +123,8 @@ at::Tensor fp4_dequantize(const at::Tensor& packed, const at::Tensor& scale,
                           const std::optional<at::Tensor>& amax, int64_t K,
                           const std::string& format_name, const std::string& dtype_name) {
   constexpr const char* kOp = "fp4_dequantize";
-  const auto format = format_named(kOp, format_name);
-  const auto dtype = named_choice<at::ScalarType>(
-      kOp, "dtype", dtype_name, "'float32', 'float16' or 'bfloat16'",
-      {{"float32", at::kFloat}, {"float16", at::kHalf}, {"bfloat16", at::kBFloat16}});
+  const auto format = fp4_format_named(kOp, format_name);
+  const auto dtype = fp4_dtype_named(kOp, dtype_name);
   check_device(kOp, "packed", packed);
   check_same_device(kOp, "scale", scale, "packed", packed);
   MY_OPS_CHECK(packed.dim() > 0, kOp, "packed", "at least one dimension",

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "common/checks.h"
+#include "common/fp4_names.h"
 #include "fp4_matmul/fp4_matmul.h"
 
 namespace my_ops {
@@ -14,28 +14,10 @@ constexpr int64_t ceil_div(int64_t numerator, int64_t denominator) {
   return (numerator + denominator - 1) / denominator;
 }
 
-inline bool is_dense_dtype(at::ScalarType dtype) {
-  return dtype == at::kFloat || dtype == at::kHalf || dtype == at::kBFloat16;
-}
-
-inline at::ScalarType dtype_named(const char* op, const std::string& name) {
-  if (name == "float32") return at::kFloat;
-  if (name == "float16") return at::kHalf;
-  if (name == "bfloat16") return at::kBFloat16;
-  MY_OPS_CHECK(false, op, "dtype", "'float32', 'float16' or 'bfloat16'", "'", name, "'");
-}
-
-inline Fp4Format format_named(const char* op, const std::string& name) {
-  MY_OPS_CHECK(name == "nvfp4" || name == "mxfp4", op, "format", "'nvfp4' or 'mxfp4'", "'", name,
-               "'");
-  return name == "nvfp4" ? Fp4Format::nvfp4 : Fp4Format::mxfp4;
-}
-
 inline void check_dense(const char* op, const char* argument, const at::Tensor& tensor,
                         const char* like_argument, const at::Tensor& like) {
   check_same_device(op, argument, tensor, like_argument, like);
-  MY_OPS_CHECK(is_dense_dtype(tensor.scalar_type()), op, argument, "float32, float16 or bfloat16",
-               tensor.scalar_type());
+  check_fp4_dtype(op, argument, tensor);
 }
 
 // How messages name one packed operand: "a" gives "a_packed", "a_scale", "a_amax".
@@ -50,7 +32,7 @@ struct PackedArgument {
                    int64_t last) const {
     const std::string argument = name + part;
     sizes.back() = last;
-    check_same_device(op, argument.c_str(), tensor, "the first operand", packed);
+    check_same_device(op, argument.c_str(), tensor, (name + "_packed").c_str(), packed);
     MY_OPS_CHECK(tensor.scalar_type() == at::kByte, op, argument, "uint8", tensor.scalar_type());
     MY_OPS_CHECK(tensor.sizes() == at::IntArrayRef(sizes), op, argument,
                  c10::str("the shape ", at::IntArrayRef(sizes)), tensor.sizes());
@@ -70,7 +52,7 @@ struct PackedArgument {
     if (amax) {
       MY_OPS_CHECK(format == Fp4Format::nvfp4, op, name + "_amax",
                    "None (the format 'mxfp4' has no tensor scale)", "a tensor");
-      check_same_device(op, (name + "_amax").c_str(), *amax, "the first operand", packed);
+      check_same_device(op, (name + "_amax").c_str(), *amax, (name + "_packed").c_str(), packed);
       MY_OPS_CHECK(amax->scalar_type() == at::kFloat && amax->numel() == 1, op, name + "_amax",
                    "one float32 element", amax->numel(), " of ", amax->scalar_type());
     }

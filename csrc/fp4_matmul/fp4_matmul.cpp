@@ -34,7 +34,7 @@ at::Tensor fp4_matmul_forward(const at::Tensor& a_packed, const at::Tensor& a_sc
                               at::IntArrayRef b_shape, bool b_transposed,
                               const std::string& format_name, const std::string& dtype) {
   constexpr const char* kOp = "fp4_matmul";
-  const auto format = format_named(kOp, format_name);
+  const auto format = fp4_format_named(kOp, format_name);
   check_device(kOp, "a_packed", a_packed);
   check_same_device(kOp, "b_packed", b_packed, "a_packed", a_packed);
   const OperatorGuard guard(a_packed);
@@ -45,7 +45,7 @@ at::Tensor fp4_matmul_forward(const at::Tensor& a_packed, const at::Tensor& a_sc
                                                                             false, format);
   MY_OPS_CHECK(a.depth() == b.depth(), kOp, "b_shape",
                c10::str("as many rows as a has columns (", a.depth(), ")"), b_shape);
-  auto y = empty_product(a_shape, b.outer(), a_packed, dtype_named(kOp, dtype));
+  auto y = empty_product(a_shape, b.outer(), a_packed, fp4_dtype_named(kOp, dtype));
   if (y.numel() == 0) return y;
   auto matrix = y.view({a.outer(), b.outer()});
   MY_OPS_CALL_ON_DEVICE_OF(y, fp4_matmul_packed, a, b, matrix);
@@ -62,10 +62,10 @@ at::Tensor fp4_matmul_backward_A(const at::Tensor& grad, const at::Tensor& b_pac
   const OperatorGuard guard(b_packed);
   MY_OPS_CHECK(b_shape.size() == 2, kOp, "b_shape", "two dimensions", b_shape);
   const auto b = PackedArgument{kOp, "b", b_packed, b_scale, b_amax}.factor(
-      b_shape, b_transposed, true, format_named(kOp, format));
+      b_shape, b_transposed, true, fp4_format_named(kOp, format));
   MY_OPS_CHECK(grad.dim() >= 1 && grad.size(-1) == b.depth(), kOp, "grad",
                c10::str("as many columns as b has (", b.depth(), ")"), grad.sizes());
-  auto grad_a = empty_product(grad.sizes(), b.outer(), grad, dtype_named(kOp, dtype));
+  auto grad_a = empty_product(grad.sizes(), b.outer(), grad, fp4_dtype_named(kOp, dtype));
   if (grad_a.numel() == 0) return grad_a;
   auto matrix = grad_a.view({grad_a.numel() / b.outer(), b.outer()});
   MY_OPS_CALL_ON_DEVICE_OF(grad, fp4_matmul_dense, as_matrix(grad), b, std::nullopt, matrix);
@@ -82,12 +82,12 @@ at::Tensor fp4_matmul_backward_B(const at::Tensor& a_packed, const at::Tensor& a
   check_dense(kOp, "grad", grad, "a_packed", a_packed);
   const OperatorGuard guard(a_packed);
   const auto a = PackedArgument{kOp, "a", a_packed, a_scale, a_amax}.factor(
-      a_shape, a_transposed, false, format_named(kOp, format));
+      a_shape, a_transposed, false, fp4_format_named(kOp, format));
   MY_OPS_CHECK(grad.dim() == static_cast<int64_t>(a_shape.size()) &&
                    grad.sizes().slice(0, grad.dim() - 1) == a_shape.slice(0, a_shape.size() - 1),
                kOp, "grad", c10::str("the leading dimensions of a_shape ", a_shape), grad.sizes());
   const int64_t N = grad.size(-1);
-  auto grad_b = at::empty({a.outer(), N}, grad.options().dtype(dtype_named(kOp, dtype)));
+  auto grad_b = at::empty({a.outer(), N}, grad.options().dtype(fp4_dtype_named(kOp, dtype)));
   if (grad_b.numel() == 0) return grad_b;
   auto transposed = grad_b.t();
   MY_OPS_CALL_ON_DEVICE_OF(grad, fp4_matmul_dense, as_matrix(grad).t(), a, std::nullopt,
@@ -107,7 +107,7 @@ at::Tensor fp4_linear_forward(const at::Tensor& x, const at::Tensor& weight_pack
   MY_OPS_CHECK(weight_shape.size() == 2, kOp, "weight_shape", "two dimensions", weight_shape);
   const auto weight =
       PackedArgument{kOp, "weight", weight_packed, weight_scale, weight_amax}.factor(
-          weight_shape, weight_transposed, true, format_named(kOp, format));
+          weight_shape, weight_transposed, true, fp4_format_named(kOp, format));
   MY_OPS_CHECK(x.dim() >= 1 && x.size(-1) == weight.depth(), kOp, "x",
                c10::str("as many columns as weight has (", weight.depth(), ")"), x.sizes());
   if (bias) {
