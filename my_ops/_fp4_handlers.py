@@ -1,6 +1,7 @@
-"""What PyTorch's functions do with an FP4Tensor that stays quantized: move, copy, transpose, rows, products.
+"""What PyTorch's functions do with an FP4Tensor that stays quantized.
 
-A handler returns NotImplemented where it does not apply.
+They move, copy, transpose it, take whole rows, multiply by it. A handler returns NotImplemented
+where it does not apply.
 """
 
 import torch

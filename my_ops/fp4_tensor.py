@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from my_ops._fp4_handlers import HANDLERS, values
+from my_ops._fp4_handlers import DTYPES, HANDLERS, values
+
+__all__ = ["BLOCK_SIZE", "DTYPES", "FP4Tensor"]
 
 BLOCK_SIZE = {"nvfp4": 16, "mxfp4": 32}
 _SCALE_DTYPE = {"nvfp4": torch.float8_e4m3fn, "mxfp4": torch.float8_e8m0fnu}

@@ -206,10 +206,11 @@ def test_linear_takes_it_as_a_weight(q):
     for shape in ((40,), (2, 40), (2, 3, 40)):
         x = torch.randn(shape, device=q.device, dtype=q.dtype, requires_grad=True)
         y, expected = module(x), dense(x)
-        torch.testing.assert_close(y, expected)
+        close = {"rtol": 2e-2, "atol": 2e-2}  # bfloat16 sums in another order
+        torch.testing.assert_close(y, expected, **close)
         grads = [torch.autograd.grad(z.sum(), x)[0] for z in (y, expected)]
-        torch.testing.assert_close(*grads)
-        torch.testing.assert_close(F.linear(x, q), F.linear(x, q.dequantize()))
+        torch.testing.assert_close(*grads, **close)
+        torch.testing.assert_close(F.linear(x, q), F.linear(x, q.dequantize()), **close)
 
 
 def test_gradient_of_a_leaf_is_a_plain_tensor(q):
@@ -256,7 +257,7 @@ def test_export(q):
     module = module_with(q.float()).float().requires_grad_(False)
     x = torch.randn(2, 40, device=q.device)
     program = torch.export.export(module, (x,)).run_decompositions()
-    assert any("fp4_dequantize" in str(node.target) for node in program.graph.nodes)
+    assert any("my_ops.fp4_linear" in str(node.target) for node in program.graph.nodes)
     torch.testing.assert_close(program.module()(x), module(x))
 
 

@@ -89,7 +89,9 @@ def fp4_dequantize(q: FP4Tensor, dtype: torch.dtype | None = None) -> Tensor:
     if q.transposed:
         return fp4_dequantize(q.mT, dtype).mT
     dtype = q.dtype if dtype is None else dtype
-    dequantized = FP4DequantizeFunction.apply if needs_function(q) else _dequantized
+    # Not needs_function: an FP4Tensor is never what a torch.func transform differentiates or maps.
+    needed = torch.is_grad_enabled() and q.requires_grad
+    dequantized = FP4DequantizeFunction.apply if needed else _dequantized
     return dequantized(q, q.K, dtype)
 
 
