@@ -1,9 +1,12 @@
 """Every example runs as a person runs it: a program of its own, from another folder."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -33,3 +36,25 @@ def test_jit_load(tmp_path):
     out = run("jit_load.py", cwd=tmp_path)
     assert "nvfp4 on cpu: 4.50 bits" in out
     assert "mxfp4 on cpu: 4.25 bits" in out
+
+
+@pytest.mark.parametrize("options", [("--precision", "fp32"), ("--precision", "fp4")])
+def test_train_tiny_lm(tmp_path, options):
+    """A few steps: the losses agree with plain PyTorch's (exit code 0) and fall; all is written."""
+    out = run("train_tiny_lm.py", "--steps", 12, "--out", tmp_path, *options, cwd=tmp_path)
+    assert "TOO LARGE" not in out
+    held_out = float(re.search(r"held-out text +([0-9.]+)", out).group(1))
+    assert held_out < 4.5  # 5.55 is knowing nothing: ln 256
+    assert {f.name for f in tmp_path.iterdir()} >= {
+        "loss.png",
+        "tiny_lm_fp32.pt",
+        "tiny_lm_nvfp4.pt",
+    }
+    full, packed = (tmp_path / f"tiny_lm_{name}.pt" for name in ("fp32", "nvfp4"))
+    assert packed.stat().st_size < full.stat().st_size / 3
+    assert "A sample from the FP4 model" in out
+
+
+def test_train_tiny_lm_compiled(tmp_path):
+    """--compile means fullgraph: a break in the graph would be an error."""
+    run("train_tiny_lm.py", "--steps", 2, "--compile", "--out", tmp_path, cwd=tmp_path)
