@@ -69,9 +69,7 @@ def extension():
         "include_dirs": [str(ROOT / "csrc")],
         "depends": [str(path.relative_to(ROOT)) for path in (ROOT / "csrc").rglob("*.*h")],
         "extra_compile_args": {"cxx": CXX_FLAGS + ["-Werror"] * WERROR},
-        # A g++ that brings libstdc++ as an archive would put a second copy of it into the process,
-        # and its streams would crash on torch's; hidden, the copy keeps to itself.
-        "extra_link_args": ["-Wl,--exclude-libs,libstdc++.a"],
+        "extra_link_args": cuda_toolchain.LINK_FLAGS,
     }
     if toolchain is None:
         return CppExtension("my_ops._C", sources, **options)

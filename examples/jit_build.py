@@ -42,7 +42,10 @@ def jit_options(name: str) -> dict:
         "extra_cflags": ["-O3", *macros],
         "extra_cuda_cflags": ["-O3", *macros],
         "extra_include_paths": toolchain.include_dirs if toolchain else [],
-        "extra_ldflags": [f"-L{path}" for path in toolchain.library_dirs] if toolchain else [],
+        "extra_ldflags": [
+            *cuda_toolchain.LINK_FLAGS,
+            *(f"-L{path}" for path in (toolchain.library_dirs if toolchain else [])),
+        ],
     }
 
 

@@ -21,6 +21,10 @@ import torch
 # 9.0a has wgmma and 10.0a and 12.0a convert FP4 in hardware; the PTX serves chips in between.
 DEFAULT_ARCHITECTURES = "8.0;9.0a;10.0a;12.0a+PTX"
 
+# A g++ that brings libstdc++ as an archive would put a second copy of it into the process, and its
+# streams would crash on torch's; hidden, the copy keeps to itself. (Seen with the H200's g++.)
+LINK_FLAGS = ["-Wl,--exclude-libs,libstdc++.a"]
+
 
 @dataclasses.dataclass(frozen=True)
 class Toolchain:

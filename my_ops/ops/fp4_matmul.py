@@ -63,11 +63,8 @@ def fp4_matmul(a: Tensor, b: Tensor, format: str = "nvfp4") -> Tensor:
         raise_expected("fp4_matmul", "b", f"the shape [{a.shape[-1]}, N]", list(b.shape))
     if a.device != b.device:
         raise_expected("fp4_matmul", "b", f"the device of a ({a.device})", b.device)
-    left = PackedFactor.of(a) if isinstance(a, FP4Tensor) else _packed(a, format)
-    if isinstance(b, FP4Tensor):
-        right = PackedFactor.of(b)
-    else:
-        right = _packed(b.t(), format)._replace(shape=tuple(b.shape), transposed=True)
+    left = PackedFactor.of(a) if isinstance(a, FP4Tensor) else _packed(a, format, False)
+    right = PackedFactor.of(b) if isinstance(b, FP4Tensor) else _packed(b, format, True)
     if needs_function(a, b):
         return FP4MatMulFunction.apply(a, b, *left, *right, format)
     return _forward(*left, *right, format, DTYPE_NAMES[a.dtype])
@@ -86,12 +83,13 @@ def _check_operand(name: str, x: Tensor, format: str) -> None:
         raise_expected("fp4_matmul", name, "float32, float16 or bfloat16", x.dtype)
 
 
-def _packed(x: Tensor, format: str) -> PackedFactor:
-    """x, quantized along its last dimension; the gradient goes around this."""
+def _packed(x: Tensor, format: str, transposed: bool) -> PackedFactor:
+    """x, quantized along its last dimension or the one before; the gradient goes around this."""
     x = x.detach()
     amax = _amax(x) if format == "nvfp4" else None
-    packed, scale_bytes = _quantize(x, amax, format, "floor", "nearest", 0)
-    return PackedFactor(packed, scale_bytes, amax, tuple(x.shape), False)
+    stored = x.t() if transposed else x
+    packed, scale_bytes = _quantize(stored, amax, format, "floor", "nearest", 0)
+    return PackedFactor(packed, scale_bytes, amax, tuple(x.shape), transposed)
 
 
 @fast_apply
