@@ -15,22 +15,21 @@
 namespace my_ops {
 
 // A warp with 64 x 32 reads 3 KB of fragments for 32 mma, which shared memory can just feed.
-using LargeTile = ProductTile<128, 128, 64, 32, 2, 1>;
-// Few rows: what counts is bytes in flight, so small blocks, many on a multiprocessor, more stages.
-using SmallTile = ProductTile<16, 64, 16, 16, 4, 5>;
+using LargeTile = ProductTile<128, 128, 64, 32, 2>;
+// Few rows: what counts is bytes in flight, so narrow blocks (more of them) and more stages.
+using SmallTile = ProductTile<16, 64, 16, 16, 4>;
 
 template <typename Tile>
 __host__ __device__ int64_t blocks_n(int64_t N) {
   return (N + Tile::kBlockN - 1) / Tile::kBlockN;
 }
 
-// Large tiles for more than a few rows, where their elements fill a third of the device (there both
-// take the same time on an H200) and shared memory holds the stages of an fp32 operand. Every
-// element is summed in the same order in both.
+// Large tiles where they fill the device (and its shared memory holds the stages of an fp32
+// operand), else small ones. Every element is summed in the same order in both.
 inline bool use_large_tile(int64_t M, int64_t N, size_t large_shared_bytes, size_t max_shared_bytes,
                            int multiprocessors) {
-  const int64_t tiles = M * N / (LargeTile::kBlockM * LargeTile::kBlockN);
-  return M > 32 && 3 * tiles >= multiprocessors && large_shared_bytes <= max_shared_bytes;
+  const int64_t blocks = (M + 127) / 128 * blocks_n<LargeTile>(N);
+  return M > 16 && 2 * blocks >= multiprocessors && large_shared_bytes <= max_shared_bytes;
 }
 
 // The 16 outer x 16 depth elements that begin at (outer, depth) of a tile, as mma's operand A. As
@@ -92,7 +91,7 @@ struct ProductLayout {
 };
 
 template <typename Tile, typename OperandA, typename OperandB>
-__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSM)
+__global__ void __launch_bounds__(Tile::kThreads, 1)
     fp4_matmul_kernel(const OperandA a, const OperandB b, const ProductOutput out) {
   using Layout = ProductLayout<Tile, OperandA, OperandB>;
   using ShapeA = typename Layout::ShapeA;

@@ -6,10 +6,9 @@
 
 namespace my_ops {
 
-template <int kBlockM_, int kBlockN_, int kWarpM_, int kWarpN_, int kStages_, int kBlocksPerSM_>
+template <int kBlockM_, int kBlockN_, int kWarpM_, int kWarpN_, int kStages_>
 struct ProductTile {
   static constexpr int kBlockM = kBlockM_, kBlockN = kBlockN_, kStages = kStages_;
-  static constexpr int kBlocksPerSM = kBlocksPerSM_;  // limits the registers of a thread
   static constexpr int kWarpM = kWarpM_, kWarpN = kWarpN_;
   static constexpr int kWarpsN = kBlockN / kWarpN;
   static constexpr int kThreads = kBlockM / kWarpM * kWarpsN * 32;
