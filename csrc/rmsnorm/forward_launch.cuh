@@ -27,27 +27,23 @@ struct ForwardConfig {
 //   <= 32         <= 512     8 lanes, 4 chunks each: four rows a warp, 64 bytes in flight a lane
 //   <= 128        <= 2 K     a warp, 4 chunks a lane
 //   <= 256        <= 4 K     a warp, 8 chunks a lane
-//   <= 4096       <= 64 K    a block of 64 to 512 threads, 8 chunks a thread
-//   <= 2048 * 16  <= 512 K   2, 4, 8 or 16 blocks of up to 256 threads in a cluster
+//   <= 2048       <= 32 K    a block of 64 to 256 threads, 8 chunks a thread
+//   <= 2048 * 16  <= 512 K   2, 4, 8 or 16 such blocks in a cluster: small blocks overlap better
+//   <= 4096 * 16  <= 1 M     blocks of up to 512 threads; also where clusters are smaller
 //   more                     slices of 64 K, two launches
-//
-// Measured on an H200: two blocks where one would do cost 13 % (float32, 16384 columns); blocks of
-// 512 threads in a cluster of 16, one on an SM, are 30 % slower than two launches.
 inline ForwardConfig forward_config(int64_t chunks, const DeviceLimits& limits) {
   if (chunks <= 8) return {8, 1, 256, 1, true};
   if (chunks <= 32) return {8, 4, 256, 1, true};
   if (chunks <= 128) return {32, 4, 128, 1, true};
   if (chunks <= 256) return {32, 8, 128, 1, true};
   constexpr int kVectors = 8;
-  constexpr int64_t kBlockChunks = kForwardMaxThreads * kVectors;
-  constexpr int64_t kClusterBlockChunks = 256 * kVectors;
+  constexpr int64_t kWantedChunks = 256 * kVectors;
+  constexpr int64_t kMaxChunks = kForwardMaxThreads * kVectors;
   int slices = 1;
-  if (chunks > kBlockChunks) {
-    while (slices < limits.max_cluster_blocks && slices * kClusterBlockChunks < chunks) slices *= 2;
-    if (slices * kClusterBlockChunks < chunks) {
-      const int64_t many = (chunks + kBlockChunks - 1) / kBlockChunks;
-      return {0, kVectors, kForwardMaxThreads, static_cast<int>(many), false};
-    }
+  while (slices < limits.max_cluster_blocks && slices * kWantedChunks < chunks) slices *= 2;
+  if (slices * kMaxChunks < chunks) {
+    const int64_t many = (chunks + kMaxChunks - 1) / kMaxChunks;
+    return {0, kVectors, kForwardMaxThreads, static_cast<int>(many), false};
   }
   const int64_t slice_chunks = (chunks + slices - 1) / slices;
   const int64_t threads = (slice_chunks + kVectors - 1) / kVectors;
