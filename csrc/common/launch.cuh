@@ -6,12 +6,9 @@
 
 #include <cstdint>
 
-namespace my_ops {
+#include "common/ceil_div.h"
 
-template <typename T>
-constexpr T ceil_div(T numerator, T denominator) {
-  return (numerator + denominator - 1) / denominator;
-}
+namespace my_ops {
 
 // Dynamic shared memory above this needs an opt-in for each kernel.
 constexpr size_t kDefaultSharedBytes = 48 * 1024;

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <utility>
 
+#include "common/ceil_div.h"
 #include "common/checks.h"
 #include "common/device.h"
 #include "common/fp4_names.h"
@@ -56,10 +57,6 @@ std::vector<int64_t> with_last(const at::Tensor& like, int64_t last) {
   auto sizes = like.sizes().vec();
   sizes.back() = last;
   return sizes;
-}
-
-int64_t ceil_div(int64_t numerator, int64_t denominator) {
-  return (numerator + denominator - 1) / denominator;
 }
 
 void check_stored(const char* op, const char* argument, const at::Tensor& tensor,

@@ -3,16 +3,13 @@
 
 #include <vector>
 
+#include "common/ceil_div.h"
 #include "common/fp4_names.h"
 #include "fp4_matmul/fp4_matmul.h"
 
 namespace my_ops {
 
 using Sizes = std::vector<int64_t>;
-
-constexpr int64_t ceil_div(int64_t numerator, int64_t denominator) {
-  return (numerator + denominator - 1) / denominator;
-}
 
 inline void check_dense(const char* op, const char* argument, const at::Tensor& tensor,
                         const char* like_argument, const at::Tensor& like) {
