@@ -1,7 +1,5 @@
 """What every operator's autograd.Function shares: when it is needed, and a cheap `apply`."""
 
-import inspect
-
 import torch
 from torch import Tensor
 
@@ -19,31 +17,38 @@ def needs_function(*tensors: Tensor | None) -> bool:
     )
 
 
-class _Arguments:
-    """As much of inspect.BoundArguments as `Function.apply` reads (torch 2.14: kwargs too)."""
-
-    def __init__(self, args):
-        self.args = args
-        self.kwargs = {}
-
-    def apply_defaults(self):
-        pass
-
-
-class _PositionalSignature(inspect.Signature):
-    def bind(self, *args):
-        return _Arguments(args)
-
-
 def fast_apply(function: type[torch.autograd.Function]) -> type[torch.autograd.Function]:
-    """Class decorator: `apply` takes all arguments, by position.
+    """Class decorator: `apply` at less than half the cost; it takes all arguments, by position.
 
-    `Function.apply` binds its arguments to the signature of `forward` on each call, to fill in
-    defaults. That costs 8 of its 17 us; a signature that takes the arguments as they come has
-    nothing to fill in.
+    torch.func needs `forward` and `setup_context` apart. `Function.apply` pays for that on every
+    call: it binds the arguments to the signature of `forward` and hands them on twice (9 us for
+    square on a CPU, of which the operator takes 2). Where no transform is active, `apply` calls
+    the same two as one `forward(ctx, ...)`, PyTorch's older and cheaper form (4.5 us).
     """
-    signature = inspect.signature(function.forward)
-    function.forward.__signature__ = _PositionalSignature(list(signature.parameters.values()))
+    forward, setup_context = function.forward, function.setup_context
+
+    def forward_with_context(ctx, *args):
+        output = forward(*args)
+        setup_context(ctx, args, output)
+        return output
+
+    eager = type(
+        function.__name__,
+        (function,),
+        {
+            "__module__": function.__module__,
+            "forward": staticmethod(forward_with_context),
+            "setup_context": staticmethod(torch.autograd.Function.setup_context),
+        },
+    )
+    apply_transformed, apply_eager = function.apply, eager.apply
+
+    def apply(*args):
+        if torch._C._are_functorch_transforms_active():
+            return apply_transformed(*args)
+        return apply_eager(*args)
+
+    function.apply = staticmethod(apply)
     return function
 
 
