@@ -29,6 +29,18 @@ std::tuple<at::Tensor, at::Tensor> rmsnorm_backward(const at::Tensor& grad, cons
   return my_ops::rmsnorm_backward(grad, std::nullopt, x, weight, eps, 0.0);
 }
 
+// Defines `ops`.`name`: the operator my_ops::`name`, which runs `kernel`, called by way of the
+// dispatcher (so that fake tensors, modes and transforms see it) but without boxing its arguments.
+template <typename Return, typename... Args>
+void define_dispatched(pybind11::module_& ops, const char* name, Return (*)(Args...)) {
+  const auto op = c10::Dispatcher::singleton()
+                      .findSchemaOrThrow((std::string("my_ops::") + name).c_str(), "")
+                      .typed<Return(Args...)>();
+  ops.def(
+      name, [op](Args... args) -> Return { return op.call(std::forward<Args>(args)...); },
+      ReleaseGil());
+}
+
 }  // namespace
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, module_) {
@@ -70,4 +82,17 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module_) {
               ReleaseGil());
   module_.def("rmsnorm_backward", &rmsnorm_backward, arg("grad"), arg("x"), arg("weight"),
               arg("eps") = 1e-6, ReleaseGil());
+
+  auto ops = module_.def_submodule("ops", "The operators of torch.ops.my_ops, called directly.");
+  define_dispatched(ops, "square_forward", &my_ops::square_forward);
+  define_dispatched(ops, "square_inplace", &my_ops::square_inplace);
+  define_dispatched(ops, "square_backward", &my_ops::square_backward);
+  define_dispatched(ops, "matmul_forward", &my_ops::matmul_forward);
+  define_dispatched(ops, "matmul_backward_A", &my_ops::matmul_backward_A);
+  define_dispatched(ops, "matmul_backward_B", &my_ops::matmul_backward_B);
+  define_dispatched(ops, "rmsnorm_forward", &my_ops::rmsnorm_forward);
+  define_dispatched(ops, "add_rmsnorm_forward", &my_ops::add_rmsnorm_forward);
+  define_dispatched(ops, "rmsnorm_backward", &my_ops::rmsnorm_backward);
+  define_dispatched(ops, "rmsnorm_backward_x", &my_ops::rmsnorm_backward_x);
+  define_dispatched(ops, "rmsnorm_backward_weight", &my_ops::rmsnorm_backward_weight);
 }

@@ -343,6 +343,10 @@ def test_functional_transforms(device):
     torch.testing.assert_close(torch.func.grad(mapped)(a), expected)
     with pytest.raises(NotImplementedError, match="jvp"):
         torch.func.jvp(scalar, (a[0],), (a[0],))
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(a[0], a[0])
+        with pytest.raises(RuntimeError, match=r"forward AD|jvp"):
+            my_ops.fp4_matmul(dual, b)
 
 
 def test_autocast_changes_nothing(device):

@@ -314,6 +314,20 @@ def test_functional_transforms(device):
         torch.func.jvp(my_ops.matmul, (a, b), (a, b))
 
 
+def test_forward_mode_raises(device):
+    forward_ad, named = torch.autograd.forward_ad, torch.ops.my_ops.matmul
+    a, b = randn(3, 4, device=device), randn(4, 5, device=device)
+    with forward_ad.dual_level():
+        torch.testing.assert_close(my_ops.matmul(a, b), a @ b)
+        dual = forward_ad.make_dual(a, a)
+        with pytest.raises(RuntimeError, match=r"forward AD|jvp"):
+            my_ops.matmul(dual, b)
+        with pytest.raises(RuntimeError, match=r"my_ops\.matmul: expected no forward-mode"):
+            named(dual, b, "ieee")
+    with pytest.raises(RuntimeError, match=r"my_ops\.matmul: expected no forward-mode"):
+        torch.func.jvp(lambda a: named(a, b, "ieee"), (a,), (a,))
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_opcheck(device, dtype):
     ops = torch.ops.my_ops

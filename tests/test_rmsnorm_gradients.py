@@ -279,6 +279,23 @@ def test_functional_transforms(device):
         torch.func.jvp(my_ops.rmsnorm, (x,), (x,))
 
 
+def test_forward_mode_raises(device):
+    forward_ad, named = torch.autograd.forward_ad, torch.ops.my_ops.rmsnorm
+    x = torch.randn(3, 8, device=device)
+    with forward_ad.dual_level():
+        torch.testing.assert_close(
+            my_ops.rmsnorm(x), torch.nn.functional.rms_norm(x, (8,), eps=1e-6)
+        )
+        dual = forward_ad.make_dual(x, x)
+        for call in (my_ops.rmsnorm, lambda x: my_ops.add_rmsnorm(x, x)):
+            with pytest.raises(RuntimeError, match=r"forward AD|jvp"):
+                call(dual)
+        with pytest.raises(RuntimeError, match=r"my_ops\.rmsnorm: expected no forward-mode"):
+            named(dual)
+    with pytest.raises(RuntimeError, match=r"my_ops\.rmsnorm: expected no forward-mode"):
+        torch.func.jvp(named, (x,), (x,))
+
+
 def test_opcheck(device):
     ops = torch.ops.my_ops
     for dtype in (torch.float32, torch.bfloat16):

@@ -164,6 +164,37 @@ def test_functional_transforms(device):
         torch.func.jvp(my_ops.square, (x,), (x,))
 
 
+def test_forward_mode_raises(device):
+    forward_ad, named = torch.autograd.forward_ad, torch.ops.my_ops.square
+    x = torch.randn(3, 4, device=device)
+    with forward_ad.dual_level():
+        assert_same(my_ops.square(x), x.square())
+        dual = forward_ad.make_dual(x, x)
+        with pytest.raises(RuntimeError, match=r"forward AD|jvp"):
+            my_ops.square(dual)
+        with pytest.raises(RuntimeError, match=r"my_ops\.square: expected no forward-mode"):
+            named(dual)
+    with pytest.raises(RuntimeError, match=r"my_ops\.square: expected no forward-mode"):
+        torch.func.jvp(named, (x,), (x,))
+
+
+def test_in_place_is_known_to_autograd(device):
+    for square_ in (my_ops.square_, my_ops._C.square_, torch.ops.my_ops.square_inplace):
+        weight = torch.ones(3, device=device, requires_grad=True)
+        for x in (torch.arange(3.0, device=device), torch.ones(3, 6, device=device)[:, ::2]):
+            product = weight * x
+            version = x._version
+            square_(x)
+            assert x._version == version + 1
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                product.sum().backward()
+        with torch.inference_mode():
+            x = torch.ones(3, device=device)
+            square_(x)
+        with pytest.raises(RuntimeError, match="inference tensor"):
+            square_(x)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64, torch.int32])
 def test_opcheck(device, dtype):
     ops = torch.ops.my_ops

@@ -45,9 +45,10 @@ at::Tensor in_layout_of(const at::Tensor& tensor, const at::Tensor& like) {
 
 at::Tensor square_forward(const at::Tensor& x) {
   check_device("square", "x", x);
+  const bool is_bool = x.scalar_type() == at::kBool;
+  MY_OPS_CHECK(is_bool || has_kernel(x.scalar_type()), "square", "x", kDtypes, x.scalar_type());
   const OperatorGuard guard(x);
-  if (x.scalar_type() == at::kBool) return x.to(at::kLong);  // as torch: True ** 2 is an integer
-  MY_OPS_CHECK(has_kernel(x.scalar_type()), "square", "x", kDtypes, x.scalar_type());
+  if (is_bool) return x.to(at::kLong);  // as torch: True ** 2 is an integer
   auto y = at::empty_like(x);
   if (y.numel() == 0) return y;
   MY_OPS_CALL_ON_DEVICE_OF(x, square_forward, in_layout_of(x, y), y);
@@ -58,6 +59,7 @@ void square_inplace(at::Tensor& x) {
   check_device("square_", "x", x);
   MY_OPS_CHECK(has_kernel(x.scalar_type()), "square_", "x", kDtypes, x.scalar_type());
   at::assert_no_internal_overlap(x);
+  x.unsafeGetTensorImpl()->bump_version();  // autograd refuses to use an x saved before this
   const OperatorGuard guard(x);
   if (x.numel() == 0) return;
   if (x.is_non_overlapping_and_dense()) {

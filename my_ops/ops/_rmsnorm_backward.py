@@ -5,11 +5,11 @@ import functools
 import torch
 from torch import Tensor
 
-from my_ops.ops._function import batch_first, fast_apply, needs_function
+from my_ops.ops._function import batch_first, fast_apply, needs_function, raw_operator
 
-_backward = torch.ops.my_ops.rmsnorm_backward.default
-_backward_x = torch.ops.my_ops.rmsnorm_backward_x.default
-_backward_weight = torch.ops.my_ops.rmsnorm_backward_weight.default
+_backward = raw_operator("rmsnorm_backward")
+_backward_x = raw_operator("rmsnorm_backward_x")
+_backward_weight = raw_operator("rmsnorm_backward_weight")
 
 
 def gradients(wanted, grad, grad_sum, x, weight, eps, weight_offset):
@@ -106,8 +106,9 @@ def _call_for_each(op, info, in_dims, *args):
     return tuple(map(torch.stack, zip(*calls, strict=True))), (0,) * len(calls[0])
 
 
-def register_row_vmap(op, row_arguments, outputs=1):
+def register_row_vmap(name, row_arguments, outputs=1):
     """A mapped dimension means more rows, unless the weight, which follows them, is mapped too."""
+    op = raw_operator(name)
 
     def rule(info, in_dims, *args):
         n = row_arguments
@@ -116,9 +117,11 @@ def register_row_vmap(op, row_arguments, outputs=1):
         rows = batch_first(info, in_dims[:n], *args[:n])
         return op(*rows, *args[n:]), (0,) * outputs if outputs > 1 else 0
 
-    torch.library.register_vmap(op, rule)
+    torch.library.register_vmap(f"my_ops::{name}", rule)
 
 
-register_row_vmap(_backward_x, row_arguments=3)
-for _op in (_backward, _backward_weight):  # a gradient of the weight for each element
-    torch.library.register_vmap(_op, functools.partial(_call_for_each, _op))
+register_row_vmap("rmsnorm_backward_x", row_arguments=3)
+for _name in ("rmsnorm_backward", "rmsnorm_backward_weight"):  # a gradient of the weight each
+    torch.library.register_vmap(
+        f"my_ops::{_name}", functools.partial(_call_for_each, raw_operator(_name))
+    )

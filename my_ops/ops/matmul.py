@@ -9,11 +9,17 @@ below are each other's derivatives and can be differentiated as often as one lik
 import torch
 from torch import Tensor
 
-from my_ops.ops._function import batch_first, fast_apply, needs_function
+from my_ops.ops._function import (
+    batch_first,
+    fast_apply,
+    needs_function,
+    raw_operator,
+    refuse_forward_mode,
+)
 
-_forward = torch.ops.my_ops.matmul_forward.default
-_backward_A = torch.ops.my_ops.matmul_backward_A.default
-_backward_B = torch.ops.my_ops.matmul_backward_B.default
+_forward = raw_operator("matmul_forward")
+_backward_A = raw_operator("matmul_backward_A")
+_backward_B = raw_operator("matmul_backward_B")
 
 
 def matmul(a: Tensor, b: Tensor, *, precision: str = "ieee") -> Tensor:
@@ -134,8 +140,9 @@ def _(A, grad, precision):
     return A.new_empty((A.shape[-1], grad.shape[-1]))
 
 
-def _register_vmap(op, rows_first: bool):
+def _register_vmap(name: str, rows_first: bool):
     """A batch of rows with one matrix is one product; where the matrix is mapped, one for each."""
+    op = raw_operator(name)
 
     def rule(info, in_dims, left, right, precision):
         if rows_first and in_dims[1] is None:
@@ -143,17 +150,18 @@ def _register_vmap(op, rows_first: bool):
         pairs = zip(*batch_first(info, in_dims[:2], left, right), strict=True)
         return torch.stack([op(x, y, precision) for x, y in pairs]), 0
 
-    torch.library.register_vmap(op, rule)
+    torch.library.register_vmap(f"my_ops::{name}", rule)
 
 
-_register_vmap(_forward, rows_first=True)
-_register_vmap(_backward_A, rows_first=True)
-_register_vmap(_backward_B, rows_first=False)
+_register_vmap("matmul_forward", rows_first=True)
+_register_vmap("matmul_backward_A", rows_first=True)
+_register_vmap("matmul_backward_B", rows_first=False)
 
 
 # torch.ops.my_ops.matmul: the same operator by name, differentiable, for graphs and exports.
 @torch.library.custom_op("my_ops::matmul", mutates_args=())
 def _named(a: Tensor, b: Tensor, precision: str) -> Tensor:
+    refuse_forward_mode("matmul")
     return _forward(a, b, precision)
 
 

@@ -7,11 +7,11 @@ With rstd = 1 / sqrt(mean(x^2) + eps) over the last dimension, y = x * rstd * (w
 import torch
 from torch import Tensor
 
-from my_ops.ops._function import fast_apply, needs_function
+from my_ops.ops._function import fast_apply, needs_function, raw_operator, refuse_forward_mode
 from my_ops.ops._rmsnorm_backward import gradients, register_row_vmap
 
-_forward = torch.ops.my_ops.rmsnorm_forward.default
-_add_forward = torch.ops.my_ops.add_rmsnorm_forward.default
+_forward = raw_operator("rmsnorm_forward")
+_add_forward = raw_operator("add_rmsnorm_forward")
 
 _ROUND_BEFORE_WEIGHT = {"torch": False, "hf": True}
 # The operators take the dtype by name: AOTInductor of torch 2.11 passes float32 on as float64.
@@ -152,8 +152,8 @@ def _(x, residual, weight, eps, weight_offset, round_before_weight, out_dtype):
     return x.new_empty(x.shape, dtype=_DTYPES.get(out_dtype, x.dtype)), x.new_empty(x.shape)
 
 
-register_row_vmap(_forward, row_arguments=1)
-register_row_vmap(_add_forward, row_arguments=2, outputs=2)
+register_row_vmap("rmsnorm_forward", row_arguments=1)
+register_row_vmap("add_rmsnorm_forward", row_arguments=2, outputs=2)
 
 
 # torch.ops.my_ops.rmsnorm: the same operator by name, differentiable, for graphs and exports.
@@ -163,6 +163,7 @@ register_row_vmap(_add_forward, row_arguments=2, outputs=2)
     schema="(Tensor x, Tensor? weight=None, float? eps=1e-6) -> Tensor",
 )
 def _named(x, weight=None, eps=1e-6):
+    refuse_forward_mode("rmsnorm")
     return _forward(x, weight, eps, 0.0, False, None)
 
 

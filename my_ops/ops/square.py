@@ -3,11 +3,17 @@
 import torch
 from torch import Tensor
 
-from my_ops.ops._function import batch_first, fast_apply, needs_function
+from my_ops.ops._function import (
+    batch_first,
+    fast_apply,
+    needs_function,
+    raw_operator,
+    refuse_forward_mode,
+)
 
-_forward = torch.ops.my_ops.square_forward.default
-_inplace = torch.ops.my_ops.square_inplace.default
-_backward = torch.ops.my_ops.square_backward.default
+_forward = raw_operator("square_forward")
+_inplace = raw_operator("square_inplace")
+_backward = raw_operator("square_backward")
 
 
 def square(x: Tensor) -> Tensor:
@@ -108,6 +114,7 @@ def _(info, in_dims, grad, x):
 # torch.ops.my_ops.square: the same operator by name, differentiable, for graphs and exports.
 @torch.library.custom_op("my_ops::square", mutates_args=())
 def _named(x: Tensor) -> Tensor:
+    refuse_forward_mode("square")
     return _forward(x)
 
 
