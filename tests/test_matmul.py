@@ -309,6 +309,7 @@ def test_functional_transforms(device):
         arguments = (a[0] if dims[0] is None else a, b if dims[1] is None else bs)
         ours, torchs = (vmap(grad(f, (0, 1)), dims)(*arguments) for f in (loss, torch_loss))
         close(ours, torchs)
+    assert vmap(my_ops.matmul)(a[:0], bs.movedim(2, 0)[:0]).shape == (0, a.shape[1], bs.shape[1])
     close(grad(lambda b: vmap(loss, (0, None))(a, b).sum())(b), grad(lambda b: torch_loss(a, b))(b))
     with pytest.raises(RuntimeError, match="jvp"):
         torch.func.jvp(my_ops.matmul, (a, b), (a, b))
@@ -417,6 +418,9 @@ def test_errors(device):
         "my_ops.matmul_backward_B: grad: expected the leading dimensions of a ([3]), "
         "got shape [2, 5]"
     )
+    unwritten = b.to("meta")
+    assert message(my_ops.matmul, a, unwritten).endswith(f"device of a ({a.device}), got meta")
+    assert "last dimension of a (5)" in message(my_ops.matmul, unwritten, unwritten)
     assert message(my_ops._C.matmul, a, b.to("meta")).startswith("my_ops.matmul: b: expected a CPU")
     assert message(my_ops._C.matmul, a.to_sparse(), b).endswith("a strided tensor, got Sparse")
     assert "lazy conjugate" in message(my_ops._C.matmul, torch._neg_view(a), b)

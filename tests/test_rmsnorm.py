@@ -1,5 +1,6 @@
 """my_ops.rmsnorm and add_rmsnorm: values, layouts, cast orders, errors, the module."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -267,6 +268,18 @@ def test_errors(device):
     assert message(backward, x, x.half(), x, weight, 1e-6, 0.0).endswith(
         "grad_sum: expected the dtype of x (Float), got Half"
     )
+    unwritten = torch.ones(3, device="meta")
+    assert message(rmsnorm, x, unwritten).endswith(f"device of x ({x.device}), got meta")
+    assert message(add, x, x.to("meta")).endswith(f"device of x ({x.device}), got meta")
+    assert message(rmsnorm, x.to("meta"), unwritten[:2]).endswith("([3]), got torch.Size([2])")
+    assert message(rmsnorm, None, error=TypeError).endswith(
+        "got (NoneType, NoneType, float, float, bool, NoneType)"
+    )
+    assert "cast_order" in message(rmsnorm, x, cast_order=[], error=ValueError)
+    assert "out_dtype" in message(rmsnorm, x, out_dtype="float32", error=TypeError)
+    for sizes in ((2, 3), ()):
+        assert "dim: expected one size" in message(my_ops.nn.RMSNorm, sizes, error=ValueError)
+    assert my_ops.nn.RMSNorm(np.int64(3)).dim == 3
     assert message(my_ops._C.rmsnorm, x.to("meta")) == (
         "my_ops.rmsnorm: x: expected a CPU or CUDA tensor, got meta"
     )

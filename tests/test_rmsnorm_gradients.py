@@ -275,6 +275,7 @@ def test_functional_transforms(device):
             actual = transform(f)(x, weight)
             expected = transform(lambda x, w, f=f: f(x, w, formula))(x, weight)
             torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
+    assert vmap(my_ops.rmsnorm)(x[:0], x[:0, 0]).shape == x[:0].shape
     with pytest.raises(RuntimeError, match="jvp"):
         torch.func.jvp(my_ops.rmsnorm, (x,), (x,))
 

@@ -193,6 +193,12 @@ def test_in_place_is_known_to_autograd(device):
             square_(x)
         with pytest.raises(RuntimeError, match="inference tensor"):
             square_(x)
+    leaf = torch.ones(3, device=device, requires_grad=True)
+    for x in (leaf, leaf * 1):
+        with pytest.raises(
+            RuntimeError, match="square_inplace: x: expected a tensor that needs no"
+        ):
+            torch.ops.my_ops.square_inplace(x)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64, torch.int32])
@@ -262,7 +268,15 @@ def test_errors(device):
         "expected a strided tensor, got Sparse"
     )
     assert "lazy conjugate" in message(my_ops._C.square, x.to(torch.complex64).conj())
-    assert "single memory location" in message(my_ops.square_, x[:1].expand(3))
+    assert message(my_ops.square_, x[:1].expand(3)) == (
+        "my_ops.square_: x: expected memory of its own for each element (clone() it first), "
+        "got strides [0]"
+    )
+    assert message(backward, x, torch.ones(3, device="meta")).endswith("got " + str(x.device))
+    assert "got torch.bool" in message(my_ops.square_, torch.ones(3, device="meta") > 0)
+    for wrong in (None, "text", [1.0]):
+        with pytest.raises(TypeError, match=r"square_forward: expected .*Tensor x.*, got \("):
+            my_ops.square(wrong)
     assert "leaf Variable" in message(my_ops.square_, x.clone().requires_grad_())
     with pytest.raises(TypeError):
         my_ops._C.square("text")

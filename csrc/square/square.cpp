@@ -2,7 +2,10 @@
 #include "square/square.h"
 
 #include <ATen/MemoryOverlap.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty_like.h>
+#include <c10/core/GradMode.h>
 
 #include "common/checks.h"
 #include "common/device.h"
@@ -41,6 +44,19 @@ at::Tensor in_layout_of(const at::Tensor& tensor, const at::Tensor& like) {
   return at::empty_like(like).copy_(tensor);
 }
 
+// An operator without a result has nothing that could carry the refusal of common/register.h.
+void square_inplace_autograd(at::Tensor& x) {
+  const bool differentiated =
+      (at::GradMode::is_enabled() && x.requires_grad()) || x._fw_grad(0).defined();
+  MY_OPS_CHECK(!differentiated, "square_inplace", "x", "a tensor that needs no gradient",
+               "one that does (my_ops.square_ differentiates)");
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("my_ops::square_inplace", "")
+                             .typed<void(at::Tensor&)>();
+  const at::AutoDispatchBelowAutograd below;
+  op.call(x);
+}
+
 }  // namespace
 
 at::Tensor square_forward(const at::Tensor& x) {
@@ -58,7 +74,8 @@ at::Tensor square_forward(const at::Tensor& x) {
 void square_inplace(at::Tensor& x) {
   check_device("square_", "x", x);
   MY_OPS_CHECK(has_kernel(x.scalar_type()), "square_", "x", kDtypes, x.scalar_type());
-  at::assert_no_internal_overlap(x);
+  MY_OPS_CHECK(at::has_internal_overlap(x) != at::MemOverlap::Yes, "square_", "x",
+               "memory of its own for each element (clone() it first)", "strides ", x.strides());
   x.unsafeGetTensorImpl()->bump_version();  // autograd refuses to use an x saved before this
   const OperatorGuard guard(x);
   if (x.numel() == 0) return;
@@ -86,7 +103,8 @@ at::Tensor square_backward(const at::Tensor& grad, const at::Tensor& x) {
 
 TORCH_LIBRARY_FRAGMENT(my_ops, library) {
   define_op(library, "square_forward(Tensor x) -> Tensor", &square_forward);
-  define_op(library, "square_inplace(Tensor(a!) x) -> ()", &square_inplace);
+  define_op(library, "square_inplace(Tensor(a!) x) -> ()", &square_inplace,
+            torch::CppFunction::makeFromUnboxedFunction(&square_inplace_autograd));
   define_op(library, "square_backward(Tensor grad, Tensor x) -> Tensor", &square_backward);
 }
 

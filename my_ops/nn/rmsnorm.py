@@ -1,9 +1,18 @@
 """my_ops.nn.RMSNorm: torch.nn.RMSNorm over the last dimension, computed by my_ops.rmsnorm."""
 
+import numbers
+
 import torch
 from torch import Tensor
 
 from my_ops.ops.rmsnorm import rmsnorm
+
+
+def _one_size(dim) -> int:
+    sizes = (dim,) if isinstance(dim, numbers.Integral) else tuple(dim)
+    if len(sizes) != 1:
+        raise ValueError(f"my_ops.nn.RMSNorm: dim: expected one size, got {sizes}")
+    return int(sizes[0])
 
 
 class RMSNorm(torch.nn.Module):
@@ -30,7 +39,7 @@ class RMSNorm(torch.nn.Module):
         out_dtype: torch.dtype | None = None,
     ):
         super().__init__()
-        (self.dim,) = (dim,) if isinstance(dim, int) else dim
+        self.dim = _one_size(dim)
         self.eps = eps
         self.elementwise_affine = elementwise_affine
         self.weight_offset = weight_offset

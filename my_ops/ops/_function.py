@@ -17,7 +17,15 @@ def raw_operator(name: str):
     function = getattr(_C.ops, name)
 
     def call(*args):
-        return overload(*args) if torch.compiler.is_compiling() else function(*args)
+        if torch.compiler.is_compiling():
+            return overload(*args)
+        try:
+            return function(*args)
+        except TypeError as error:
+            if "incompatible function arguments" not in str(error):
+                raise
+            got = ", ".join(type(arg).__name__ for arg in args)
+            raise TypeError(f"my_ops.{name}: expected {overload._schema}, got ({got})") from None
 
     return call
 
@@ -86,6 +94,34 @@ def fast_apply(function: type[torch.autograd.Function]) -> type[torch.autograd.F
     return function
 
 
+def check(condition, op: str, argument: str, expected: str, got) -> None:
+    """For a fake: raises what the C++ operator would. Symbolic sizes are checked when they run."""
+    if condition is not True:
+        torch._check(condition, lambda: f"my_ops.{op}: {argument}: expected {expected}, got {got}")
+
+
+def check_like(op, argument, tensor, like_name, like, *, dtype=True, shape=True) -> None:
+    """For a fake: `tensor`, if there is one, is on the device of `like`, and so on.
+
+    Without it, a tensor on "meta" beside one with memory would return memory never written.
+    """
+    if tensor is None:
+        return
+    for name in ["device"] + ["dtype"] * dtype + ["shape"] * shape:
+        own, wanted = getattr(tensor, name), getattr(like, name)
+        fits = len(own) == len(wanted) if name == "shape" else own == wanted
+        check(fits, op, argument, f"the {name} of {like_name} ({wanted})", own)
+    if shape:
+        for own, wanted in zip(tensor.shape, like.shape, strict=True):
+            check(
+                own == wanted,
+                op,
+                argument,
+                f"the shape of {like_name} ({like.shape})",
+                tensor.shape,
+            )
+
+
 def batch_first(info, in_dims, *tensors: Tensor | None) -> list[Tensor | None]:
     """For a vmap rule: the tensors with the mapped dimension in front, expanded where absent."""
     return [
@@ -96,3 +132,21 @@ def batch_first(info, in_dims, *tensors: Tensor | None) -> list[Tensor | None]:
         else t.movedim(dim, 0)
         for dim, t in zip(in_dims, tensors, strict=True)
     ]
+
+
+def map_each(op, info, in_dims, *args):
+    """A vmap rule that always works: one call for each element of the mapped dimension."""
+
+    def element(i):
+        return op(*(a if d is None else a.select(d, i) for a, d in zip(args, in_dims, strict=True)))
+
+    if info.batch_size == 0:  # the shapes of a call on zeros, none of them
+        args = [
+            a if d is None else a.new_zeros([1 if i == d else n for i, n in enumerate(a.shape)])
+            for a, d in zip(args, in_dims, strict=True)
+        ]
+    calls = [element(i) for i in range(max(info.batch_size, 1))]
+    if isinstance(calls[0], Tensor):
+        return torch.stack(calls)[: info.batch_size], 0
+    stacked = tuple(torch.stack(results)[: info.batch_size] for results in zip(*calls, strict=True))
+    return stacked, (0,) * len(stacked)

@@ -3,9 +3,16 @@
 import functools
 
 import torch
-from torch import Tensor
 
-from my_ops.ops._function import batch_first, fast_apply, needs_function, raw_operator
+from my_ops.ops._function import (
+    batch_first,
+    check,
+    check_like,
+    fast_apply,
+    map_each,
+    needs_function,
+    raw_operator,
+)
 
 _backward = raw_operator("rmsnorm_backward")
 _backward_x = raw_operator("rmsnorm_backward_x")
@@ -80,30 +87,40 @@ def _mean(rows):
     return rows.mean(-1, keepdim=True)
 
 
+_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def check_operands(op, x, weight, grad=None, grad_sum=None):
+    """The checks of the fakes: those of rmsnorm_checks.h."""
+    check(x.dtype in _DTYPES, op, "x", "float16, bfloat16, float32 or float64", x.dtype)
+    check(x.dim() >= 1, op, "x", "at least one dimension", "a scalar")
+    check_like(op, "grad", grad, "x", x, dtype=False)
+    check_like(op, "grad_sum", grad_sum, "x", x)
+    if weight is not None:
+        check_like(op, "weight", weight, "x", x, dtype=False, shape=False)
+        shape = f"the shape of x's last dimension ([{x.shape[-1]}])"
+        check(weight.dim() == 1, op, "weight", shape, weight.shape)
+        check(weight.shape[0] == x.shape[-1], op, "weight", shape, weight.shape)
+        narrow = weight.dtype in _DTYPES[:3] or weight.dtype == x.dtype
+        check(narrow, op, "weight", "a dtype no wider than that of x, or float32", weight.dtype)
+
+
 @torch.library.register_fake("my_ops::rmsnorm_backward")
 def _(grad, grad_sum, x, weight, eps, weight_offset):
+    check_operands("rmsnorm_backward", x, weight, grad, grad_sum)
     return x.new_empty(x.shape), weight.new_empty(weight.shape)
 
 
 @torch.library.register_fake("my_ops::rmsnorm_backward_x")
 def _(grad, grad_sum, x, weight, eps, weight_offset):
+    check_operands("rmsnorm_backward_x", x, weight, grad, grad_sum)
     return x.new_empty(x.shape)
 
 
 @torch.library.register_fake("my_ops::rmsnorm_backward_weight")
 def _(grad, x, weight, eps, weight_offset):
+    check_operands("rmsnorm_backward_weight", x, weight, grad)
     return weight.new_empty(weight.shape)
-
-
-def _call_for_each(op, info, in_dims, *args):
-    """A vmap rule that always works: one call for each element of the mapped dimension."""
-    calls = [
-        op(*(a if d is None else a.select(d, i) for a, d in zip(args, in_dims, strict=True)))
-        for i in range(info.batch_size)
-    ]
-    if isinstance(calls[0], Tensor):
-        return torch.stack(calls), 0
-    return tuple(map(torch.stack, zip(*calls, strict=True))), (0,) * len(calls[0])
 
 
 def register_row_vmap(name, row_arguments, outputs=1):
@@ -113,7 +130,7 @@ def register_row_vmap(name, row_arguments, outputs=1):
     def rule(info, in_dims, *args):
         n = row_arguments
         if in_dims[n] is not None:
-            return _call_for_each(op, info, in_dims, *args)
+            return map_each(op, info, in_dims, *args)
         rows = batch_first(info, in_dims[:n], *args[:n])
         return op(*rows, *args[n:]), (0,) * outputs if outputs > 1 else 0
 
@@ -123,5 +140,5 @@ def register_row_vmap(name, row_arguments, outputs=1):
 register_row_vmap("rmsnorm_backward_x", row_arguments=3)
 for _name in ("rmsnorm_backward", "rmsnorm_backward_weight"):  # a gradient of the weight each
     torch.library.register_vmap(
-        f"my_ops::{_name}", functools.partial(_call_for_each, raw_operator(_name))
+        f"my_ops::{_name}", functools.partial(map_each, raw_operator(_name))
     )

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from my_ops.ops._function import (
-    batch_first,
+    check,
+    check_like,
     fast_apply,
+    map_each,
     needs_function,
     raw_operator,
     refuse_forward_mode,
@@ -125,18 +127,40 @@ class MatmulBackwardBFn(torch.autograd.Function):
         )
 
 
+def _check_operands(op, first_name, first, second_name, second, precision):
+    names = ("ieee", "bf16x6", "fp16x3", "tf32")
+    check(precision in names, op, "precision", f"one of {names}", repr(precision))
+    check_like(op, second_name, second, first_name, first, shape=False)
+    supported = first.dtype in (torch.float32, torch.float64)
+    check(supported, op, first_name, "dtype float32 or float64", first.dtype)
+    check(first.dim() >= 1, op, first_name, "at least 1 dimension", first.shape)
+
+
+def _check_contraction(op, first_name, first, second_name, second, second_dim):
+    """The last dimension of `first` meets dimension `second_dim` of the matrix `second`."""
+    check(second.dim() == 2, op, second_name, "2 dimensions", second.shape)
+    expected = f"the last dimension of {first_name} ({first.shape[-1]}) as dimension {second_dim}"
+    check(first.shape[-1] == second.shape[second_dim], op, second_name, expected, second.shape)
+
+
 @torch.library.register_fake("my_ops::matmul_forward")
 def _forward_fake(A, B, precision):
+    _check_operands("matmul", "a", A, "b", B, precision)
+    _check_contraction("matmul", "a", A, "b", B, 0)
     return A.new_empty((*A.shape[:-1], B.shape[1]))
 
 
 @torch.library.register_fake("my_ops::matmul_backward_A")
 def _(grad, B, precision):
+    _check_operands("matmul_backward_A", "grad", grad, "b", B, precision)
+    _check_contraction("matmul_backward_A", "grad", grad, "b", B, 1)
     return grad.new_empty((*grad.shape[:-1], B.shape[0]))
 
 
 @torch.library.register_fake("my_ops::matmul_backward_B")
 def _(A, grad, precision):
+    _check_operands("matmul_backward_B", "a", A, "grad", grad, precision)
+    check_like("matmul_backward_B", "grad", grad[..., :0], "a", A[..., :0])
     return A.new_empty((A.shape[-1], grad.shape[-1]))
 
 
@@ -147,8 +171,7 @@ def _register_vmap(name: str, rows_first: bool):
     def rule(info, in_dims, left, right, precision):
         if rows_first and in_dims[1] is None:
             return op(left.movedim(in_dims[0], 0), right, precision), 0
-        pairs = zip(*batch_first(info, in_dims[:2], left, right), strict=True)
-        return torch.stack([op(x, y, precision) for x, y in pairs]), 0
+        return map_each(op, info, in_dims, left, right, precision)
 
     torch.library.register_vmap(f"my_ops::{name}", rule)
 

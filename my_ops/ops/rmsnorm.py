@@ -7,8 +7,14 @@ With rstd = 1 / sqrt(mean(x^2) + eps) over the last dimension, y = x * rstd * (w
 import torch
 from torch import Tensor
 
-from my_ops.ops._function import fast_apply, needs_function, raw_operator, refuse_forward_mode
-from my_ops.ops._rmsnorm_backward import gradients, register_row_vmap
+from my_ops.ops._function import (
+    check_like,
+    fast_apply,
+    needs_function,
+    raw_operator,
+    refuse_forward_mode,
+)
+from my_ops.ops._rmsnorm_backward import check_operands, gradients, register_row_vmap
 
 _forward = raw_operator("rmsnorm_forward")
 _add_forward = raw_operator("add_rmsnorm_forward")
@@ -56,6 +62,7 @@ def rmsnorm(
         RuntimeError: for a dtype, device or shape that does not fit; the message names the
             argument.
         ValueError: for another ``cast_order``.
+        TypeError: for an argument of another type.
 
     The gradients are those of the formula, whatever ``cast_order`` is, and can be differentiated
     again. The gradient of ``weight`` has the same bits in every run.
@@ -78,9 +85,16 @@ def add_rmsnorm(
 ) -> tuple[Tensor, Tensor]:
     """Returns ``(rmsnorm(x + residual, ...), x + residual)`` in one pass over memory.
 
-    ``residual`` has the shape and dtype of ``x``. The sum is rounded to that dtype before it is
-    normalized, so the results have the bits of the two steps done one after the other.
-    See :func:`rmsnorm` for the other arguments.
+    Args:
+        x: ``[..., H]``, see :func:`rmsnorm`, as for all arguments that follow ``residual``.
+        residual: the shape, dtype and device of ``x``.
+
+    Returns:
+        ``y`` and the sum, two new contiguous tensors with the shape of ``x``. The sum is rounded to
+        the dtype of ``x`` before it is normalized: the bits of the two steps one after the other.
+
+    Raises:
+        RuntimeError, ValueError, TypeError: as :func:`rmsnorm`.
     """
     options = _options("add_rmsnorm", eps, weight_offset, cast_order, out_dtype)
     if needs_function(x, residual, weight):
@@ -89,8 +103,10 @@ def add_rmsnorm(
 
 
 def _options(op, eps, weight_offset, cast_order, out_dtype):
-    if cast_order not in _ROUND_BEFORE_WEIGHT:
+    if not isinstance(cast_order, str) or cast_order not in _ROUND_BEFORE_WEIGHT:
         raise ValueError(f"my_ops.{op}: cast_order: expected 'torch' or 'hf', got {cast_order!r}")
+    if out_dtype is not None and not isinstance(out_dtype, torch.dtype):
+        raise TypeError(f"my_ops.{op}: out_dtype: expected a torch.dtype, got {out_dtype!r}")
     name = None if out_dtype is None else _DTYPE_NAMES.get(out_dtype) or str(out_dtype)
     return eps, weight_offset, _ROUND_BEFORE_WEIGHT[cast_order], name
 
@@ -144,11 +160,14 @@ class AddRMSNormFn(torch.autograd.Function):
 
 @torch.library.register_fake("my_ops::rmsnorm_forward")
 def _(x, weight, eps, weight_offset, round_before_weight, out_dtype):
+    check_operands("rmsnorm", x, weight)
     return x.new_empty(x.shape, dtype=_DTYPES.get(out_dtype, x.dtype))
 
 
 @torch.library.register_fake("my_ops::add_rmsnorm_forward")
 def _(x, residual, weight, eps, weight_offset, round_before_weight, out_dtype):
+    check_operands("add_rmsnorm", x, weight)
+    check_like("add_rmsnorm", "residual", residual, "x", x)
     return x.new_empty(x.shape, dtype=_DTYPES.get(out_dtype, x.dtype)), x.new_empty(x.shape)
 
 
@@ -169,6 +188,7 @@ def _named(x, weight=None, eps=1e-6):
 
 @_named.register_fake
 def _(x, weight=None, eps=1e-6):
+    check_operands("rmsnorm", x, weight)
     return x.new_empty(x.shape)
 
 

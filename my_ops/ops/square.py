@@ -5,6 +5,8 @@ from torch import Tensor
 
 from my_ops.ops._function import (
     batch_first,
+    check,
+    check_like,
     fast_apply,
     needs_function,
     raw_operator,
@@ -38,6 +40,9 @@ def square(x: Tensor) -> Tensor:
 
 def square_(x: Tensor) -> Tensor:
     """Replaces ``x`` by ``x * x`` and returns it, as :meth:`torch.Tensor.square_` does.
+
+    Args:
+        x: as in :func:`square` but not bool; memory that is written to more than once is refused.
 
     Where a gradient is recorded this costs two copies of ``x``, since autograd needs the old one.
     """
@@ -86,18 +91,31 @@ class SquareBackwardFn(torch.autograd.Function):
         return 2 * grad_grad_x * x, 2 * grad_grad_x.conj() * grad
 
 
+_DIFFERENTIABLE = {
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+    *(torch.complex64, torch.complex128),
+}
+_DTYPES = {
+    *_DIFFERENTIABLE,
+    *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+}
+
+
 @torch.library.register_fake("my_ops::square_forward")
 def _forward_fake(x):
+    check(x.dtype in _DTYPES | {torch.bool}, "square", "x", f"one of {_DTYPES}", x.dtype)
     return torch.empty_like(x, dtype=torch.int64 if x.dtype == torch.bool else x.dtype)
 
 
 @torch.library.register_fake("my_ops::square_inplace")
 def _(x):
-    return None
+    check(x.dtype in _DTYPES, "square_", "x", f"one of {_DTYPES}", x.dtype)
 
 
 @torch.library.register_fake("my_ops::square_backward")
 def _(grad, x):
+    check(x.dtype in _DIFFERENTIABLE, "square_backward", "x", f"one of {_DIFFERENTIABLE}", x.dtype)
+    check_like("square_backward", "grad", grad, "x", x)
     return torch.empty_like(x)
 
 
