@@ -6,6 +6,7 @@ where it does not apply.
 
 import torch
 from torch import Tensor
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -44,9 +45,23 @@ def _copy_(q, source, non_blocking=False):
     )
     if not alike:
         return NotImplemented
-    for name in q._tensor_names():
+    names = q._tensor_names()
+    if q.partial:
+        if not _same_amax(q.amax, source.amax):
+            raise RuntimeError(
+                "my_ops.FP4Tensor: copy_: expected the amax of the tensor that these rows are part "
+                "of (by value on the CPU only), got another, which would change its other rows; "
+                "'mxfp4' and two_level=False have none"
+            )
+        names.remove("amax")
+    for name in names:
         getattr(q, name).copy_(getattr(source, name), non_blocking)
     return q
+
+
+def _same_amax(a, b):
+    on_cpu = type(a) is type(b) is Tensor and a.device.type == b.device.type == "cpu"
+    return a is b or (on_cpu and torch.equal(a, b))
 
 
 def _transpose(q, *dims):
@@ -60,7 +75,7 @@ def _permute(q, dims):
     return _transpose(q, *dims) if [d % 2 for d in dims] == [1, 0] else NotImplemented
 
 
-def _rows(function):
+def _rows(overload):
     """A handler for slice, select and the like, along a dimension that is not quantized."""
 
     def handler(q, dim=0, *args, **kwargs):
@@ -70,11 +85,19 @@ def _rows(function):
             return NotImplemented
         stored = q.dim() - 2 if dim > quantized else dim
         packed, scale_bytes = (
-            function(t, stored, *args, **kwargs) for t in (q.packed, q.scale_bytes)
+            overload(t, stored, *args, **kwargs) for t in (q.packed, q.scale_bytes)
         )
+        if q.amax is None:
+            amax, partial = None, False
+        elif not overload.is_view:
+            amax, partial = q.amax.clone(), False
+        else:
+            amax, all_rows = q.amax, statically_known_true(packed.numel() == q.packed.numel())
+            partial = q.partial or not all_rows
         # Of a matrix that loses its rows, the quantized dimension is the last again.
         transposed = q.transposed and not (packed.dim() < q.dim() and stored == q.dim() - 2)
-        return q._replace(packed=packed, scale_bytes=scale_bytes, transposed=transposed)
+        changes = {"packed": packed, "scale_bytes": scale_bytes, "amax": amax, "partial": partial}
+        return q._replace(**changes, transposed=transposed)
 
     return handler
 
@@ -87,8 +110,12 @@ def _unbind(q, dim=0):
 def _index(q, indices):
     if q.transposed or len(indices) != 1 or q.dim() < 2:
         return NotImplemented
+    index = indices[0]
+    if index.dtype in (torch.bool, torch.uint8) and index.dim() >= q.dim():
+        return NotImplemented  # a mask of elements, not of rows
     packed, scale_bytes = (_aten.index(t, indices) for t in (q.packed, q.scale_bytes))
-    return q._replace(packed=packed, scale_bytes=scale_bytes)
+    amax = None if q.amax is None else q.amax.clone()
+    return q._replace(packed=packed, scale_bytes=scale_bytes, amax=amax, partial=False)
 
 
 def _embedding(q, indices, *args):

@@ -15,6 +15,8 @@ from my_ops._fp4_handlers import DTYPES, HANDLERS, values
 __all__ = ["BLOCK_SIZE", "DTYPES", "FP4Tensor"]
 
 BLOCK_SIZE = {"nvfp4": 16, "mxfp4": 32}
+_SetExcluded = torch._C._SetExcludeDispatchKeyGuard
+_ADInplaceOrView = torch._C.DispatchKey.ADInplaceOrView
 _SCALE_DTYPE = {"nvfp4": torch.float8_e4m3fn, "mxfp4": torch.float8_e8m0fnu}
 
 
@@ -30,6 +32,7 @@ class FP4Tensor(Tensor):
             tensor scale: one float32 element, or None.
         format: ``"nvfp4"`` or ``"mxfp4"``.
         transposed: whether the quantized dimension is the last but one, as in ``q.t()``.
+        partial: whether this is a view of some rows of a tensor, which owns ``amax``.
         shape, dtype: those of the tensor that it stands for.
         nbytes: what it really takes.
 
@@ -43,9 +46,10 @@ class FP4Tensor(Tensor):
     amax: Tensor | None
     format: str
     transposed: bool
+    partial: bool
 
     @staticmethod
-    def __new__(cls, packed, scale_bytes, amax, format, K, dtype, transposed=False):
+    def __new__(cls, packed, scale_bytes, amax, format, K, dtype, transposed=False, partial=False):
         shape = [*packed.shape[:-1], K]
         strides = [1] * len(shape)
         for d in range(len(shape) - 2, -1, -1):
@@ -57,12 +61,15 @@ class FP4Tensor(Tensor):
             cls, shape, strides=strides, dtype=dtype, device=packed.device, requires_grad=False
         )
 
-    def __init__(self, packed, scale_bytes, amax, format, K, dtype, transposed=False):
+    def __init__(
+        self, packed, scale_bytes, amax, format, K, dtype, transposed=False, partial=False
+    ):
         self.packed = packed
         self.scale_bytes = scale_bytes
         self.amax = amax
         self.format = format
         self.transposed = transposed
+        self.partial = partial
 
     @property
     def scale(self) -> Tensor:
@@ -101,14 +108,14 @@ class FP4Tensor(Tensor):
         return ["packed", "scale_bytes"] + (["amax"] if self.amax is not None else [])
 
     def __tensor_flatten__(self):
-        return self._tensor_names(), (self.format, self.dtype, self.transposed)
+        return self._tensor_names(), (self.format, self.dtype, self.transposed, self.partial)
 
     @staticmethod
     def __tensor_unflatten__(inner, context, outer_size, outer_stride):
-        format, dtype, transposed = context
+        format, dtype, transposed, partial = context
         K = outer_size[-2 if transposed else -1]
         tensors = inner["packed"], inner["scale_bytes"], inner.get("amax")
-        return FP4Tensor(*tensors, format, K, dtype, transposed)
+        return FP4Tensor(*tensors, format, K, dtype, transposed, partial)
 
     def _stable_hash_for_caching(self) -> str:  # of the cache of torch.compile
         held = [getattr(self, name) for name in self._tensor_names()]
@@ -116,25 +123,26 @@ class FP4Tensor(Tensor):
         return repr((self.__tensor_flatten__(), self.shape, layout, self.requires_grad))
 
     def _replace(self, **changes) -> FP4Tensor:
-        names = "packed", "scale_bytes", "amax", "format", "K", "dtype", "transposed"
+        names = "packed", "scale_bytes", "amax", "format", "K", "dtype", "transposed", "partial"
         return FP4Tensor(*(changes.get(name, getattr(self, name)) for name in names))
 
     def _map(self, function, **changes) -> FP4Tensor:
-        """The same tensor with `function` applied to all that it holds."""
+        """The same tensor with copies by `function` of all that it holds."""
         held = {name: function(getattr(self, name)) for name in self._tensor_names()}
-        return self._replace(**held, **changes)
+        return self._replace(**held, **changes, partial=False)
 
     def __reduce_ex__(self, protocol):
         dtype = str(self.dtype).removeprefix("torch.")
         parameter = isinstance(self, torch.nn.Parameter)
         state = self.packed, self.scale_bytes, self.amax, self.format, self.K, dtype
-        return _rebuild_fp4_tensor, (*state, self.transposed, parameter, self.requires_grad)
+        flags = self.transposed, parameter, self.requires_grad, self.partial
+        return _rebuild_fp4_tensor, (*state, *flags)
 
     def __deepcopy__(self, memo):
         if id(self) not in memo:
             rebuild, state = self._map(torch.clone).__reduce_ex__(2)
             parameter = isinstance(self, torch.nn.Parameter)
-            memo[id(self)] = rebuild(*state[:-2], parameter, self.requires_grad)
+            memo[id(self)] = rebuild(*state[:-3], parameter, self.requires_grad)
         return memo[id(self)]
 
     # ---- PyTorch's functions ----
@@ -147,7 +155,10 @@ class FP4Tensor(Tensor):
         if func in HANDLERS:
             # In inference mode, a view of a tensor from outside of it is no inference tensor.
             inference = torch.is_inference_mode_enabled()
-            with torch.inference_mode(inference and (not func.is_view or args[0].is_inference())):
+            inference = inference and (not func.is_view or args[0].is_inference())
+            # ADInplaceOrView: a write counts as one for autograd, which has saved the bytes, and a
+            # view as one of them.
+            with torch.inference_mode(inference), _SetExcluded(_ADInplaceOrView, False):
                 result = HANDLERS[func](*args, **kwargs)
             if result is not NotImplemented:
                 return result
@@ -170,9 +181,10 @@ class FP4Tensor(Tensor):
 
 
 def _rebuild_fp4_tensor(
-    packed, scale_bytes, amax, format, K, dtype, transposed, parameter, requires_grad
+    packed, scale_bytes, amax, format, K, dtype, transposed, parameter, requires_grad, partial=False
 ):
-    q = FP4Tensor(packed, scale_bytes, amax, format, K, getattr(torch, dtype), transposed)
+    state = packed, scale_bytes, amax, format, K, getattr(torch, dtype), transposed, partial
+    q = FP4Tensor(*state)
     q = torch.nn.Parameter(q, requires_grad=False) if parameter else q
     return q.requires_grad_(requires_grad)
 

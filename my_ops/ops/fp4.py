@@ -3,10 +3,11 @@
 import math
 
 import torch
+import torch.autograd.forward_ad as forward_ad
 from torch import Tensor
 
 from my_ops.fp4_tensor import BLOCK_SIZE, FP4Tensor
-from my_ops.ops._function import fast_apply, needs_function
+from my_ops.ops._function import fast_apply, forward_mode_is_active, needs_function
 
 _amax = torch.ops.my_ops.fp4_amax.default
 _quantize = torch.ops.my_ops.fp4_quantize.default
@@ -104,7 +105,11 @@ def _given_amax(amax, x, format, two_level):
     if not two_level:
         refuse("None with two_level=False", amax)
     if isinstance(amax, Tensor):
-        return amax.detach()
+        if forward_mode_is_active() and forward_ad.unpack_dual(amax).tangent is not None:
+            refuse("a tensor without a tangent, which quantizing does not carry", "a dual tensor")
+        # A copy: the FP4Tensor owns it, whatever becomes of the caller's.
+        amax = amax.detach().clone()
+        return amax.view(()) if amax.numel() == 1 else amax
     if math.isnan(amax) or amax < 0:
         refuse("a number from 0 on", amax)
     return torch.full((), amax, dtype=torch.float32, device=x.device)

@@ -75,7 +75,9 @@ class FP4LinearFunction(torch.autograd.Function):
             factor = PackedFactor(*stored, ctx.shape[::-1], not ctx.transposed)
             grad_x = _linear(grad, None if weight is None else weight.t(), None, factor, ctx.format)
         if ctx.needs_input_grad[1]:
-            grad_weight = (_rows(grad).t() @ _rows(x)).to(weight.dtype)
+            # In x's own dtype a float32 weight would get its sum rounded to 16 bits, or Inf.
+            wide = torch.promote_types(x.dtype, weight.dtype)
+            grad_weight = (_rows(grad).to(wide).t() @ _rows(x).to(wide)).to(weight.dtype)
         if ctx.needs_input_grad[2]:
             grad_bias = _rows(grad).sum(0, dtype=torch.float32).to(ctx.bias_dtype)
         return grad_x, grad_weight, grad_bias, *(None,) * 6
