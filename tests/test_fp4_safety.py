@@ -1,4 +1,4 @@
-"""What FP4Tensor and the FP4 functions must not do in silence: lose gradients, share or mix bytes."""
+"""What FP4Tensor and the FP4 functions must not do: lose gradients, share or mix bytes."""
 
 import pytest
 import torch
@@ -62,7 +62,12 @@ def test_a_given_amax_is_copied(device):
 
 @pytest.mark.parametrize(
     "rows",
-    [lambda q: q[0:2], lambda q: q[1:][:2], lambda q: q.narrow(0, 1, 2), lambda q: q.t()[:, :2].t()],
+    [
+        lambda q: q[0:2],
+        lambda q: q[1:][:2],
+        lambda q: q.narrow(0, 1, 2),
+        lambda q: q.t()[:, :2].t(),
+    ],
 )
 def test_rows_written_with_another_amax_would_change_the_others(device, rows):
     q, other = (fp4_quantize(torch.randn(4, 48, device=device) * s) for s in (1, 100))
