@@ -89,7 +89,7 @@ def draw_losses(runs: list, packed_loss: float | None, tolerance: float, file: P
             lw=0,
             label="weights in FP4, held out",
         )
-    losses.set_ylabel("loss, nats for a byte")
+    losses.set_ylabel("loss, nats per byte")
     losses.set_title("A byte-level language model on my_ops", loc="left", fontweight="bold")
     losses.legend(frameon=False)
 

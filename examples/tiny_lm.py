@@ -182,7 +182,7 @@ class Text:
 
 
 def loss_of(model: nn.Module, window: Tensor) -> Tensor:
-    """Mean cross entropy, in nats for a byte, of predicting each next byte of the window."""
+    """Mean cross entropy, in nats per byte, of predicting each next byte of the window."""
     logits = model(window[:, :-1])
     return F.cross_entropy(logits.flatten(0, 1), window[:, 1:].flatten())
 

@@ -43,7 +43,7 @@ FIRST_STEPS = 10
 LAST_STEPS = 20
 PROMPT = "The "
 
-# The largest difference to plain PyTorch of the first and of the final losses, in nats for a byte.
+# The largest difference to plain PyTorch of the first and of the final losses, in nats per byte.
 # In fp32 only roundings differ, which hundreds of steps can make a small drift of.
 # FP4's products are other numbers from the start.
 TOLERANCE = {"fp32": (1e-4, 0.01), "fp4": (0.3, 0.3)}
@@ -136,7 +136,7 @@ def describe(options: argparse.Namespace, device: torch.device, text: Text) -> N
     with torch.device("meta"):
         parameters = sum(p.numel() for p in TinyLM(shape, plain_torch()).parameters())
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
-    where = name if device.type == "cuda" else f"{name}, {torch.get_num_threads()} threads"
+    where = name if device.type == "cuda" else f"{name}, threads: {torch.get_num_threads()}"
     heading("A byte-level language model")
     row("text", f"Python's documentation, {len(text.train) + len(text.held_out):,} bytes")
     row("model", f"{shape.layers} layers of width {shape.width}, {parameters:,} parameters")
@@ -238,7 +238,7 @@ def compare(run: Run, reference: Run, tolerance: tuple[float, float]) -> bool:
         ("held-out text", run.held_out[steps], reference.held_out[steps], final),
     ]
     agreed = True
-    rows = [("loss, nats for a byte", "my_ops", "PyTorch", "difference", "tolerance")]
+    rows = [("loss, nats per byte", "my_ops", "PyTorch", "difference", "tolerance")]
     for label, ours, theirs, allowed in lines:
         difference = abs(ours - theirs)
         agreed = agreed and difference <= allowed

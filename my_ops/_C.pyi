@@ -1,8 +1,12 @@
 """Kernel-level functions of my_ops. They record no gradients; use my_ops.<op>."""
 
 from collections.abc import Sequence
+from types import ModuleType
 
 from torch import Tensor
+
+# The operators of torch.ops.my_ops by name, called through the dispatcher without boxing.
+ops: ModuleType
 
 def fp4_amax(x: Tensor) -> Tensor: ...
 def fp4_quantize(

@@ -1,4 +1,14 @@
-"""my_ops: custom CUDA and CPU operators for PyTorch, forward and backward, eager and compiled."""
+"""my_ops: custom CUDA and CPU operators for PyTorch, forward and backward, eager and compiled.
+
+square, square_                 x * x
+rmsnorm, add_rmsnorm            root mean square normalization, with a residual added first
+matmul                          a @ b in true float32, or by tensor cores at float32's accuracy
+fp4_quantize, fp4_dequantize    NVFP4 and MXFP4, as an FP4Tensor
+fp4_matmul, fp4_linear          products of which both operands, or the weight, are FP4
+nn.RMSNorm, nn.FP4Linear        the same as modules
+
+torch.ops.my_ops holds the operators, my_ops._C the kernels without gradients.
+"""
 
 from my_ops import _load, nn  # noqa: F401  (_load checks the build and loads _C, hence first)
 from my_ops.fp4_tensor import FP4Tensor

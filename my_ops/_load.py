@@ -4,6 +4,9 @@ A compiled extension fits one torch minor version and one CUDA major version onl
 first gives a sentence instead of the loader's undefined symbol.
 """
 
+from importlib import metadata
+from pathlib import Path
+
 import torch
 
 REBUILD = "pip install --no-build-isolation --no-cache-dir --force-reinstall --no-deps ."
@@ -28,13 +31,26 @@ def check_build(built_torch: str, built_cuda: str | None) -> None:
         )
 
 
+def explain_missing_build() -> str:
+    """Why this folder has no compiled module, and what to do."""
+    folder = Path(__file__).parent.parent
+    try:
+        installed = metadata.version("my_ops")
+    except metadata.PackageNotFoundError:
+        return (
+            f"my_ops._C is not built in {folder}; run there: make build, or "
+            "pip install --no-build-isolation -e ."
+        )
+    return (
+        f"Python found the source folder {folder} before the installed my_ops {installed}: run it "
+        "from another folder, or build here too: pip install --no-build-isolation -e ."
+    )
+
+
 try:
     from my_ops import _build_info
-except ImportError as error:
-    raise ImportError(
-        f"my_ops._C is not built; in the source folder run: {REBUILD} "
-        "(or import my_ops from outside the source folder)"
-    ) from error
+except ImportError:
+    raise ImportError(explain_missing_build()) from None
 
 check_build(_build_info.torch, _build_info.cuda)
 

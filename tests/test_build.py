@@ -89,12 +89,17 @@ def test_missing_build_is_named(tmp_path):
     for name in ("__init__.py", "_load.py"):
         (package / name).write_text((ROOT / "my_ops" / name).read_text())
     result = run(sys.executable, "-c", "import my_ops", cwd=tmp_path, PYTHONPATH=tmp_path)
-    assert "ImportError: my_ops._C is not built" in result.stderr
+    assert f"ImportError: my_ops._C is not built in {tmp_path}; run there: make" in result.stderr
+    (tmp_path / "my_ops-1.2.3.dist-info").mkdir()
+    (tmp_path / "my_ops-1.2.3.dist-info" / "METADATA").write_text("Name: my_ops\nVersion: 1.2.3")
+    result = run(sys.executable, "-c", "import my_ops", cwd=tmp_path, PYTHONPATH=tmp_path)
+    assert f"found the source folder {tmp_path} before the installed my_ops 1.2.3" in result.stderr
 
 
 def test_stub_lists_the_compiled_functions():
     stub = (ROOT / "my_ops" / "_C.pyi").read_text()
-    declared = {line.split("(")[0][4:] for line in stub.splitlines() if line.startswith("def ")}
+    declared = set(re.findall(r"^def (\w+)\(|^(\w+):", stub, flags=re.MULTILINE))
+    declared = {function or name for function, name in declared}
     compiled = {name for name in dir(my_ops._C) if not name.startswith("__")}
     assert declared == compiled
 

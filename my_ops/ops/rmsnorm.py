@@ -41,6 +41,9 @@ def rmsnorm(
 ) -> Tensor:
     """Root mean square normalization over the last dimension, times ``weight``.
 
+    ``y = x / sqrt(mean(x ** 2, -1) + eps) * (weight + weight_offset)``; Zhang and Sennrich, "Root
+    Mean Square Layer Normalization", 2019.
+
     Args:
         x: ``[..., H]``, float16, bfloat16, float32 or float64, on CPU or CUDA. Rows may lie
             anywhere; where the last dimension is not dense ``x`` is copied.
@@ -51,7 +54,8 @@ def rmsnorm(
         weight_offset: added to ``weight`` in float32; 1.0 is Gemma's ``1 + weight``.
         cast_order: ``"torch"`` computes in float32 and rounds once; ``"hf"`` rounds ``x * rstd``
             to the dtype of ``x`` before the product, as Hugging Face's Llama does.
-        out_dtype: the dtype of the result; None: that of ``x``.
+        out_dtype: the dtype of the result: float16, bfloat16 or float32, of a float64 ``x``
+            float64. None: that of ``x``.
 
     Returns:
         A new contiguous tensor with the shape of ``x``. 16-bit results are within one unit in the
