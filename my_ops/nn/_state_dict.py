@@ -1,0 +1,68 @@
+"""State dicts with FP4 weights as plain tensors, for files that hold nothing else (safetensors)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from my_ops.fp4_tensor import FP4Tensor
+
+_KEY = "my_ops.fp4"
+
+
+def flatten_state_dict(
+    state_dict: Mapping[str, Tensor],
+) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Takes the FP4 tensors of a state dict apart: ``(tensors, metadata)``.
+
+    ``safetensors.torch.save_file(tensors, path, metadata)`` then saves the model. An FP4 ``name``
+    becomes ``name.packed``, ``name.scale_bytes`` and, in NVFP4 with two
+    levels, ``name.amax``; ``metadata`` says how they belong together.
+
+    Returns:
+        The tensors, contiguous, none an FP4Tensor; and metadata, strings to strings.
+    """
+    tensors, described = {}, {}
+    for name, tensor in state_dict.items():
+        if isinstance(tensor, FP4Tensor):
+            described[name] = {
+                "format": tensor.format,
+                "K": tensor.K,
+                "dtype": str(tensor.dtype).removeprefix("torch."),
+                "transposed": tensor.transposed,
+            }
+            for part in ("packed", "scale_bytes", "amax"):
+                if getattr(tensor, part) is not None:
+                    tensors[f"{name}.{part}"] = getattr(tensor, part).contiguous()
+        else:
+            tensors[name] = tensor.contiguous()
+    return tensors, {_KEY: json.dumps(described)}
+
+
+def unflatten_state_dict(
+    tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
+) -> dict[str, Tensor]:
+    """Puts together what :func:`flatten_state_dict` took apart.
+
+    Raises:
+        ValueError: where a tensor that the metadata names is missing.
+    """
+    state_dict = dict(tensors)
+    for name, described in json.loads((metadata or {}).get(_KEY, "{}")).items():
+        missing = {f"{name}.packed", f"{name}.scale_bytes"} - state_dict.keys()
+        if missing:
+            raise ValueError(
+                f"my_ops.nn.unflatten_state_dict: tensors: expected {' and '.join(sorted(missing))}"
+                f" of the FP4 tensor '{name}', got none"
+            )
+        parts = [
+            state_dict.pop(f"{name}.{part}", None) for part in ("packed", "scale_bytes", "amax")
+        ]
+        dtype = getattr(torch, described["dtype"])
+        state_dict[name] = FP4Tensor(
+            *parts, described["format"], described["K"], dtype, described["transposed"]
+        )
+    return state_dict

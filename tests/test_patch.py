@@ -1,0 +1,204 @@
+"""my_ops.nn.patch and unpatch, and quantized models in safetensors files."""
+
+import copy
+
+import pytest
+import torch
+
+import my_ops
+from my_ops.nn import FP4Linear, RMSNorm, patch, unpatch
+
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+
+# What the norms of a family compute, and how many a decoder layer has (Gemma 3 and Qwen 3 have two
+# more in the attention; Gemma 3 norms what comes out of each block as well).
+FAMILIES = {
+    "Llama": ("hf", 0.0, 2),
+    "Mistral": ("hf", 0.0, 2),
+    "Qwen3": ("hf", 0.0, 4),
+    "Gemma": ("torch", 1.0, 2),
+    "Gemma3": ("torch", 1.0, 6),
+}
+LAYERS = 2
+
+
+def tiny(family, dtype=torch.bfloat16):
+    """A random model of `family`, without a download, whose norm weights are not all alike."""
+    config_name = "Gemma3TextConfig" if family == "Gemma3" else f"{family}Config"
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "vocab_size": 128, "head_dim": 16}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": LAYERS}
+    config = getattr(transformers, config_name)(**sizes, **heads, pad_token_id=0)
+    torch.manual_seed(0)
+    model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
+    for module in model.modules():
+        if type(module).__name__.endswith("RMSNorm"):
+            torch.nn.init.normal_(module.weight, std=0.5)
+    return model.to(dtype)
+
+
+def tokens():
+    return torch.randint(1, 128, (2, 12), generator=torch.Generator().manual_seed(0))
+
+
+@torch.no_grad()
+def logits(model):
+    return model(tokens(), attention_mask=torch.ones_like(tokens())).logits
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_norms_of_a_family(family):
+    cast_order, offset, norms = FAMILIES[family]
+    model = tiny(family)
+    expected, keys = logits(model), list(model.state_dict())
+    before = {name: type(module) for name, module in model.named_modules()}
+    report = patch(model)
+    assert len(report.replaced) == norms * LAYERS + 1 and not report.skipped
+    for name in report.replaced:
+        norm = model.get_submodule(name)
+        assert isinstance(norm, RMSNorm) and not norm.training
+        assert (norm.cast_order, norm.weight_offset) == (cast_order, offset)
+    actual = logits(model)
+    if cast_order == "hf":
+        assert torch.equal(actual, expected)
+    torch.testing.assert_close(actual, expected, rtol=0.02, atol=0.02)
+    assert list(model.state_dict()) == keys
+    unpatch(model)
+    assert {name: type(module) for name, module in model.named_modules()} == before
+    assert torch.equal(logits(model), expected)
+
+
+@pytest.mark.parametrize("family", ["Llama", "Gemma3"])
+def test_generation_and_training(family):
+    model = tiny(family, torch.float32)
+    options = {"max_new_tokens": 6, "do_sample": False, "attention_mask": torch.ones_like(tokens())}
+    expected = model.generate(tokens(), **options)
+    patch(model)
+    assert torch.equal(model.generate(tokens(), **options), expected)
+    plain = tiny(family, torch.float32)
+    for network in (plain, model):
+        network(tokens(), labels=tokens()).loss.backward()
+    for (name, actual), wanted in zip(model.named_parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(actual.grad, wanted.grad, rtol=1e-3, atol=1e-5, msg=name)
+
+
+def test_linears_in_fp4():
+    model = tiny("Llama")
+    expected = logits(model)
+    kept = copy.deepcopy(model.state_dict())
+    report = patch(model, linear="fp4", format="mxfp4")
+    assert report.skipped == {"lm_head": "named in skip"}
+    assert sum(isinstance(m, FP4Linear) for m in model.modules()) == 7 * LAYERS
+    assert model.model.layers[0].mlp.up_proj.weight.format == "mxfp4"
+    error = (logits(model) - expected).norm() / expected.norm()
+    assert 0.01 < error < 0.5  # quantized, and not broken
+    assert "+ model.layers.1.mlp.down_proj: FP4Linear(in_features=96" in str(report)
+    unpatch(model)
+    assert torch.equal(logits(model), expected)
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, kept[name])
+
+
+def test_tied_and_named_modules_are_left_alone():
+    model = tiny("Llama")
+    model.lm_head.weight = model.model.embed_tokens.weight
+    report = patch(
+        model, rmsnorm=False, linear="fp4", skip=("q_proj", "model.layers.1.mlp.up_proj")
+    )
+    assert report.skipped["lm_head"] == "shares its weight with another module"
+    assert report.skipped["model.layers.0.self_attn.q_proj"] == "named in skip"
+    assert report.skipped["model.layers.1.mlp.up_proj"] == "named in skip"
+    assert len(report.replaced) == 7 * LAYERS - 3
+    assert not any(isinstance(module, RMSNorm) for module in model.modules())
+
+
+def test_a_patched_model_is_copied_and_moved_whole():
+    model = tiny("Llama")
+    patch(model, linear="fp4")
+    twin = copy.deepcopy(model)
+    torch.nn.init.zeros_(model.model.norm.weight)
+    assert logits(twin).abs().max() > 0
+    unpatch(twin.float())
+    assert twin.model.layers[0].mlp.up_proj.weight.dtype == torch.bfloat16  # as it was
+    assert twin.model.norm.weight.dtype == torch.float32  # its one parameter, as it is now
+
+
+class OddRMSNorm(torch.nn.Module):
+    def __init__(self, H, eps=1e-6):
+        super().__init__()
+        self.eps = eps
+        self.weight = torch.nn.Parameter(torch.ones(H))
+
+    def forward(self, x):
+        return x / (x.abs().mean(-1, keepdim=True) + self.eps) * self.weight
+
+
+class NoEpsRMSNorm(OddRMSNorm):
+    def __init__(self, H):
+        super().__init__(H)
+        del self.eps
+
+
+class WrongEpsRMSNorm(OddRMSNorm):
+    """eps where ours has it not: the samples must be small enough to show that."""
+
+    def forward(self, x):
+        wide = x.float()
+        return (wide / (wide.square().mean(-1, keepdim=True).sqrt() + 1e-3) * self.weight).to(x)
+
+
+def test_what_computes_something_else_is_left_alone():
+    odd, no_eps, wrong_eps = OddRMSNorm(8), NoEpsRMSNorm(8), WrongEpsRMSNorm(8)
+    two = torch.nn.RMSNorm((2, 4))
+    model = torch.nn.ModuleList([odd, no_eps, wrong_eps, two, torch.nn.RMSNorm(8, eps=1e-5)])
+    report = patch(model)
+    assert list(report.replaced) == ["4"]
+    assert model[4].cast_order == "torch" and model[4].eps == 1e-5
+    assert report.skipped["0"] == report.skipped["2"] == "it computes something else"
+    assert "no number named" in report.skipped["1"]
+    assert "expected one weight [H]" in report.skipped["3"]
+    assert list(model[:4]) == [odd, no_eps, wrong_eps, two]
+
+
+def test_one_module_in_two_places_stays_one():
+    norm = torch.nn.RMSNorm(8)
+    model = torch.nn.Sequential(norm, torch.nn.Sequential(norm))
+    report = patch(model)
+    assert list(report.replaced) == ["0", "1.0"]
+    assert model[0] is model[1][0]
+    unpatch(model)
+    assert model[0] is model[1][0] is norm
+
+
+def test_errors():
+    model = tiny("Llama")
+    with pytest.raises(ValueError, match=r"linear: expected None or 'fp4', got 'int8'"):
+        patch(model, linear="int8")
+    with pytest.raises(ValueError, match=r"expected one that my_ops\.nn\.patch changed"):
+        unpatch(model)
+    patch(model, linear="fp4", keep_linears=False)
+    with pytest.raises(ValueError, match="expected a model not patched yet"):
+        patch(model)
+    with pytest.raises(ValueError, match=r"keep_linears=True, got one without .*q_proj"):
+        unpatch(model)
+
+
+@pytest.mark.parametrize("format", ["nvfp4", "mxfp4"])
+def test_safetensors(tmp_path, format):
+    safetensors = pytest.importorskip("safetensors")
+    torch_files = pytest.importorskip("safetensors.torch")
+    model = tiny("Llama")
+    patch(model, linear="fp4", format=format)
+    tensors, metadata = my_ops.nn.flatten_state_dict(model.state_dict())
+    path = tmp_path / "model.safetensors"
+    torch_files.save_file(tensors, path, metadata)
+    with safetensors.safe_open(path, "pt") as file:
+        read = {name: file.get_tensor(name) for name in file.keys()}
+        state = my_ops.nn.unflatten_state_dict(read, file.metadata())
+    other = tiny("Llama")
+    torch.nn.init.normal_(other.model.layers[0].mlp.up_proj.weight)
+    patch(other, linear="fp4", format=format)
+    other.load_state_dict(state)
+    assert torch.equal(logits(other), logits(model))
+    del read["model.layers.0.mlp.up_proj.weight.packed"]
+    with pytest.raises(ValueError, match=r"expected model.layers.0.mlp.up_proj.weight.packed of"):
+        my_ops.nn.unflatten_state_dict(read, metadata)
