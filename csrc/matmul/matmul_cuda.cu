@@ -7,9 +7,9 @@
 #include <limits>
 #include <utility>
 
-#include "common/checks.h"
 #include "common/launch.cuh"
 #include "matmul/matmul.h"
+#include "matmul/matmul_wgmma.h"
 #include "matmul/simt_gemm.cuh"
 #include "matmul/simt_plan.h"
 
@@ -131,8 +131,10 @@ simt::Operand<scalar_t> operand(const Readable& view) {
   return {view.tensor.const_data_ptr<scalar_t>(), static_cast<uint32_t>(view.stride_bytes)};
 }
 
+// Where `only_if` is defined and holds 0, C is left as it is.
 template <typename scalar_t>
-void matmul_simt(const at::Tensor& A, const at::Tensor& B, const at::Tensor& C) {
+void matmul_simt(const at::Tensor& A, const at::Tensor& B, const at::Tensor& C,
+                 const at::Tensor& only_if) {
   const int64_t M = A.size(0), K = A.size(1), N = B.size(1);
   const int sms = at::cuda::getCurrentDeviceProperties()->multiProcessorCount;
   const SimtPlan plan = plan_simt(kShapes<scalar_t>, M, N, K, sms);
@@ -148,7 +150,8 @@ void matmul_simt(const at::Tensor& A, const at::Tensor& B, const at::Tensor& C) 
                                   plan.whole_tiles,
                                   plan.cut_tiles,
                                   plan.slices,
-                                  nullptr};
+                                  nullptr,
+                                  only_if.defined() ? only_if.const_data_ptr<int>() : nullptr};
   if (plan.transposed) {
     std::swap(a, b);
     std::swap(product.A, product.B);
@@ -170,10 +173,13 @@ void matmul_simt(const at::Tensor& A, const at::Tensor& B, const at::Tensor& C) 
 
 void matmul_cuda(const at::Tensor& A, const at::Tensor& B, const at::Tensor& C,
                  std::string_view precision) {
-  MY_OPS_CHECK(precision == "ieee" || A.scalar_type() == at::kDouble, "matmul", "precision",
-               "\"ieee\", the only one available for float32 on this device", "\"", precision,
-               "\"");
-  AT_DISPATCH_FLOATING_TYPES(A.scalar_type(), "matmul", [&] { matmul_simt<scalar_t>(A, B, C); });
+  at::Tensor unfit;
+  if (A.scalar_type() == at::kFloat && matmul_wgmma(A, B, C, precision, unfit) &&
+      !unfit.defined()) {
+    return;
+  }
+  AT_DISPATCH_FLOATING_TYPES(A.scalar_type(), "matmul",
+                             [&] { matmul_simt<scalar_t>(A, B, C, unfit); });
 }
 
 }  // namespace my_ops

@@ -32,6 +32,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSM)
   const scalar_t* const shared = reinterpret_cast<const scalar_t*>(shared_memory);
   const uint32_t shared_address = static_cast<uint32_t>(__cvta_generic_to_shared(shared_memory));
 
+  if (product.only_if != nullptr && *product.only_if == 0) return;
   // What this block owns: a tile of C, and the K tiles [first_tile, first_tile + tiles). The one
   // K tile that may be partial is number 0, so that the loop below needs no bounds.
   const int64_t cut_block = int64_t{blockIdx.x} - product.whole_tiles;

@@ -19,8 +19,9 @@ struct Product {
   int64_t M, N, K;
   int64_t whole_tiles;  // the first tiles of C, in the order of tile_of_index; the others are cut
   int64_t cut_tiles;
-  int64_t slices;     // of each cut tile
-  scalar_t* partial;  // [slices, cut_tiles, kRows, kCols]
+  int64_t slices;      // of each cut tile
+  scalar_t* partial;   // [slices, cut_tiles, kRows, kCols]
+  const int* only_if;  // nothing is computed where this points to 0
 };
 
 // The first row and column of the index-th tile. Tiles go in bands of kBand tile rows, column by
@@ -65,6 +66,7 @@ template <class Tile>
 __global__ void __launch_bounds__(kSumStrips* kSumParts)
     sum_slices_kernel(const __grid_constant__ Product<typename Tile::scalar_t> product) {
   using Strip = Vec<typename Tile::scalar_t, Tile::kVector>;
+  if (product.only_if != nullptr && *product.only_if == 0) return;
   constexpr int kTileStrips = Tile::kRows * Tile::kCols / Tile::kVector;
   constexpr int kBlocksPerTile = kTileStrips / kSumStrips;
   static_assert(kTileStrips % kSumStrips == 0, "whole blocks");

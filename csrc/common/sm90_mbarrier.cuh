@@ -1,0 +1,48 @@
+// Device, sm_90a: mbarriers in shared memory, by 32-bit shared address. Needs no torch header.
+#pragma once
+
+#include <cstdint>
+
+namespace my_ops {
+namespace sm90 {
+
+__device__ __forceinline__ void init_barrier(uint32_t barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
+}
+
+// Makes the initialized barriers visible to the copy engine and to the other block of the cluster.
+__device__ __forceinline__ void fence_barrier_init() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+// Arrives, and announces `bytes` that copies will bring before the phase may end.
+__device__ __forceinline__ void arrive_expecting(uint32_t barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
+
+// Arrives at the barrier that lies at the same address in block `rank` of the cluster. Orders
+// nothing beyond this block: release at cluster scope would be a MEMBAR.GPU, half the kernel's
+// time.
+__device__ __forceinline__ void arrive_at_rank(uint32_t barrier, uint32_t rank) {
+  asm volatile(
+      "{\n.reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}" ::"r"(barrier),
+      "r"(rank)
+      : "memory");
+}
+
+// Waits for the end of the phase of the given parity.
+__device__ __forceinline__ void wait_barrier(uint32_t barrier, uint32_t parity) {
+  asm volatile(
+      "{\n.reg .pred done;\n"
+      "again_%=:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again_%=;\n}" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+
+}  // namespace sm90
+}  // namespace my_ops

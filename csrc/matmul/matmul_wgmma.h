@@ -1,0 +1,18 @@
+// The part of matmul that runs on Hopper's tensor cores. Included by matmul_cuda.cu.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string_view>
+
+namespace my_ops {
+
+// float32 C = A B in one of the tensor-core precisions. False where that was not done: "ieee" is
+// asked for or is the faster one for this shape, or the device has no wgmma.
+//
+// `unfit`, where it comes back defined, is an int32 flag on the device, not zero if an operand
+// holds something that splitting would spoil (an infinity, a NaN). C was then not written.
+bool matmul_wgmma(const at::Tensor& A, const at::Tensor& B, const at::Tensor& C,
+                  std::string_view precision, at::Tensor& unfit);
+
+}  // namespace my_ops
