@@ -1,4 +1,4 @@
-"""Matrix product a @ b in true FP32 (or FP64), whatever torch's global precision switches say.
+"""Matrix product a @ b in a precision of its own, whatever torch's global switches say.
 
     a [..., M, K], b [K, N] -> [..., M, N]; float32 and float64; CPU and CUDA; any strides
 
@@ -24,24 +24,52 @@ _backward_A = raw_operator("matmul_backward_A")
 _backward_B = raw_operator("matmul_backward_B")
 
 
-def matmul(a: Tensor, b: Tensor, *, precision: str = "ieee") -> Tensor:
+PRECISIONS = ("ieee", "bf16x6", "fp16x3", "tf32")
+
+
+def matmul(
+    a: Tensor, b: Tensor, *, precision: str = "ieee", backward_precision: str | None = None
+) -> Tensor:
     """Returns ``a @ b`` with ``a`` [..., M, K] and ``b`` [K, N].
 
     Args:
         a: float32 or float64, any strides; its leading dimensions are flattened.
         b: a matrix of the same dtype and device.
-        precision: how float32 is multiplied. ``"ieee"`` multiplies and adds in float32 and never
-            looks at ``torch.set_float32_matmul_precision`` or autocast. ``"bf16x6"``, ``"fp16x3"``
-            and ``"tf32"`` are for CUDA's tensor cores; on the CPU they are ``"ieee"``.
+        precision: how float32 is multiplied. Neither ``torch.set_float32_matmul_precision`` nor
+            autocast is looked at.
 
-    The gradients use the same precision. K = 0 gives zeros.
+            - ``"ieee"``: multiplies and adds in float32.
+            - ``"bf16x6"``: on the tensor cores, with an error below that of ``"ieee"`` for every
+              range of inputs. Each operand is split into three bfloat16; six products of them.
+              What lies under 2^-133 of an operand is lost.
+            - ``"fp16x3"``: faster, with the same accuracy relative to the largest elements: each
+              row of ``a`` and column of ``b``, in pieces of 128 along K, keeps 22 bits of elements
+              above 2^-17 of its largest one, and 2^-40 of that one as absolute error below.
+            - ``"tf32"``: operands rounded to the nearest TF32, 11 bits.
+
+            The last three need a Hopper GPU. Elsewhere, and for products that are too small to
+            gain from it, they are ``"ieee"``; so are products with an infinity or a NaN in an
+            operand (``"fp16x3"``: an element of 2^60 or more). They take workspace: 6, 4 and 4
+            bytes for each element of the operands.
+        backward_precision: that of the gradients; the same by default.
+
+    K = 0 gives zeros.
     """
-    return _matmul(a, b, precision)
+    if backward_precision is None:
+        backward_precision = precision
+    elif backward_precision not in PRECISIONS:
+        raise RuntimeError(
+            'my_ops.matmul: backward_precision: expected "ieee", "bf16x6", "fp16x3", "tf32" or '
+            f'None, got "{backward_precision}"'
+        )
+    if needs_function(a, b):
+        return MatmulFn.apply(a, b, precision, backward_precision)
+    return _forward(a, b, precision)
 
 
 def _matmul(a: Tensor, b: Tensor, precision: str) -> Tensor:
     if needs_function(a, b):
-        return MatmulFn.apply(a, b, precision)
+        return MatmulFn.apply(a, b, precision, precision)
     return _forward(a, b, precision)
 
 
@@ -58,8 +86,8 @@ def _matmul_backward_B(a: Tensor, grad: Tensor, precision: str) -> Tensor:
 
 
 def _save_operands(ctx, inputs, output):
-    """Keeps each operand only if the other one's gradient asks for it."""
-    first, second, ctx.precision = inputs
+    """Keeps each operand only if the other one's gradient asks for it, and their precision."""
+    first, second, *_, ctx.precision = inputs
     needs_first, needs_second = ctx.needs_input_grad[:2]
     ctx.save_for_backward(first if needs_second else None, second if needs_first else None)
 
@@ -72,7 +100,7 @@ class MatmulFn(torch.autograd.Function):
     setup_context = staticmethod(_save_operands)
 
     @staticmethod
-    def forward(a, b, precision):
+    def forward(a, b, precision, backward_precision):
         return _forward(a, b, precision)
 
     @staticmethod
@@ -80,7 +108,7 @@ class MatmulFn(torch.autograd.Function):
         a, b = ctx.saved_tensors
         grad_a = _matmul_backward_A(grad, b, ctx.precision) if ctx.needs_input_grad[0] else None
         grad_b = _matmul_backward_B(a, grad, ctx.precision) if ctx.needs_input_grad[1] else None
-        return grad_a, grad_b, None
+        return grad_a, grad_b, None, None
 
 
 @fast_apply
@@ -189,4 +217,6 @@ def _named(a: Tensor, b: Tensor, precision: str) -> Tensor:
 
 
 _named.register_fake(_forward_fake)
-_named.register_autograd(MatmulFn.backward, setup_context=_save_operands)
+_named.register_autograd(
+    lambda ctx, grad: MatmulFn.backward(ctx, grad)[:3], setup_context=_save_operands
+)
