@@ -1,9 +1,10 @@
-"""my_ops.matmul beside torch.mm: TFLOP/s in every layout, the gradients, skinny and odd shapes.
+"""my_ops.matmul beside torch.mm: TFLOP/s in every layout, the gradients, skinny and odd shapes, the
+tensor-core precisions and their errors.
 
     python benchmarks/bench_matmul.py
 
-A product of [M, K] and [K, N] counts 2 M N K operations. torch.mm runs in IEEE FP32 (no TF32). A
-layout names how the operands lie in memory: N as written, T transposed.
+A product of [M, K] and [K, N] counts 2 M N K operations. torch.mm runs in IEEE FP32 (no TF32) but
+for "tf32". A layout names how the operands lie in memory: N as written, T transposed.
 """
 
 import math
@@ -94,6 +95,67 @@ def gradients(sizes):
     print_summary(ratios)
 
 
+def tensor_core_precisions(sizes):
+    """Each against torch.mm in float32, "tf32" against torch.mm in TF32."""
+    for precision in ("bf16x6", "fp16x3", "tf32"):
+        print_header(
+            f"matmul, {precision}", "n, layout", "my_ops TFLOP/s", "torch TFLOP/s", "ratio"
+        )
+        torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+        ratios = []
+        for n in sizes:
+            for layout in ("NN", "NT", "TN", "TT"):
+                a = operand(n, n, layout[0] == "T", torch.float32)
+                b = operand(n, n, layout[1] == "T", torch.float32)
+                functions = (
+                    lambda a=a, b=b, p=precision: my_ops.matmul(a, b, precision=p),
+                    lambda a=a, b=b: torch.mm(a, b),
+                )
+                seconds = [measure(f).median for f in functions]
+                ratios.append(seconds[1] / seconds[0])
+                print_row(f"{n}, {layout}", *(2e-12 * n**3 / s for s in seconds), ratios[-1])
+        print_summary(ratios)
+    torch.set_float32_matmul_precision("highest")
+
+
+def errors(depths):
+    """Frobenius norm of the error over that of the product, against float64."""
+    names = ("ieee", "bf16x6", "fp16x3", "tf32")
+    print_header("matmul, relative error, M = N = 2048", "inputs, K", *names, "torch")
+    for K in depths:
+        scale = torch.exp2(torch.linspace(-20, 20, K, device=DEVICE))
+        normal = [operand(2048, K, False, torch.float32), operand(K, 2048, False, torch.float32)]
+        inputs = {
+            "normal": normal,
+            "uniform": [torch.rand_like(x) for x in normal],
+            "graded along K": [normal[0] * scale, normal[1] / scale[:, None]],
+        }
+        for name, (a, b) in inputs.items():
+            exact = a.double() @ b.double()
+            results = [my_ops.matmul(a, b, precision=p) for p in names] + [torch.mm(a, b)]
+            cells = [((c - exact).norm() / exact.norm()).item() for c in results]
+            print_row(f"{name}, {K}", *(f"{cell:.2e}" for cell in cells))
+
+
+def mlp(width):
+    """Forward and backward of x -> relu(x w1) w2 with `width` tokens."""
+    x = operand(width, width, False, torch.float32).requires_grad_()
+    w1 = operand(width, 4 * width, False, torch.float32).requires_grad_()
+    w2 = operand(4 * width, width, False, torch.float32).requires_grad_()
+    grad = operand(width, width, False, torch.float32)
+
+    def step(product):
+        y = product(product(x, w1).relu(), w2)
+        return torch.autograd.grad(y, (x, w1, w2), grad)
+
+    print_header(f"MLP {width} -> {4 * width} -> {width}, forward and backward", "", "ms", "ratio")
+    baseline = measure(lambda: step(torch.mm)).median
+    print_row("torch", baseline * 1e3, 1.0)
+    for p in ("ieee", "bf16x6", "fp16x3", "tf32"):
+        seconds = measure(lambda p=p: step(lambda a, b: my_ops.matmul(a, b, precision=p))).median
+        print_row(p, seconds * 1e3, baseline / seconds)
+
+
 def print_summary(ratios):
     print_row("geometric mean", "", "", math.exp(sum(map(math.log, ratios)) / len(ratios)))
     print_row("worst", "", "", min(ratios))
@@ -105,4 +167,8 @@ if __name__ == "__main__":
     products("matmul, square, float32", [(n, n, n) for n in SQUARES], layouts)
     products("matmul, skinny and odd, float32", OTHERS, layouts)
     gradients(SQUARES[-3:])
+    if DEVICE == "cuda":
+        tensor_core_precisions(SQUARES)
+        errors((512, 4096, 32768))
+        mlp(4096)
     products("matmul, square, float64", [(n, n, n) for n in SQUARES[:4]], layouts, torch.float64)
