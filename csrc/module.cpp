@@ -29,16 +29,31 @@ std::tuple<at::Tensor, at::Tensor> rmsnorm_backward(const at::Tensor& grad, cons
   return my_ops::rmsnorm_backward(grad, std::nullopt, x, weight, eps, 0.0);
 }
 
+// The type of an argument in a schema: sizes may be symbolic.
+template <typename T>
+struct InSchema {
+  using type = T;
+};
+template <>
+struct InSchema<at::IntArrayRef> {
+  using type = c10::SymIntArrayRef;
+};
+
 // Defines `ops`.`name`: the operator my_ops::`name`, which runs `kernel`, called by way of the
 // dispatcher (so that fake tensors, modes and transforms see it) but without boxing its arguments.
 template <typename Return, typename... Args>
-void define_dispatched(pybind11::module_& ops, const char* name, Return (*)(Args...)) {
+void define_dispatched(pybind11::module_& ops, const char* name) {
   const auto op = c10::Dispatcher::singleton()
                       .findSchemaOrThrow((std::string("my_ops::") + name).c_str(), "")
                       .typed<Return(Args...)>();
   ops.def(
       name, [op](Args... args) -> Return { return op.call(std::forward<Args>(args)...); },
       ReleaseGil());
+}
+
+template <typename Return, typename... KernelArgs>
+void define_dispatched(pybind11::module_& ops, const char* name, Return (*)(KernelArgs...)) {
+  define_dispatched<Return, typename InSchema<KernelArgs>::type...>(ops, name);
 }
 
 }  // namespace
@@ -95,4 +110,13 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module_) {
   define_dispatched(ops, "rmsnorm_backward", &my_ops::rmsnorm_backward);
   define_dispatched(ops, "rmsnorm_backward_x", &my_ops::rmsnorm_backward_x);
   define_dispatched(ops, "rmsnorm_backward_weight", &my_ops::rmsnorm_backward_weight);
+  define_dispatched(ops, "fp4_amax", &my_ops::fp4_amax);
+  define_dispatched(ops, "fp4_quantize", &my_ops::fp4_quantize);
+  define_dispatched<at::Tensor, const at::Tensor&, const at::Tensor&,
+                    const std::optional<at::Tensor>&, c10::SymInt, const std::string&,
+                    const std::string&>(ops, "fp4_dequantize");
+  define_dispatched(ops, "fp4_matmul_forward", &my_ops::fp4_matmul_forward);
+  define_dispatched(ops, "fp4_matmul_backward_A", &my_ops::fp4_matmul_backward_A);
+  define_dispatched(ops, "fp4_matmul_backward_B", &my_ops::fp4_matmul_backward_B);
+  define_dispatched(ops, "fp4_linear_forward", &my_ops::fp4_linear_forward);
 }

@@ -27,7 +27,16 @@ def _share(q):
 
 
 def _clone(q, memory_format=None):
+    # The bytes of a transposed tensor have no order in which it would be contiguous.
+    if memory_format is torch.contiguous_format and not q.is_contiguous():
+        return NotImplemented
     return q._map(torch.clone)
+
+
+def _empty_like(q, dtype=None, layout=None, device=None, pin_memory=None, memory_format=None):
+    if dtype not in (None, q.dtype):
+        return NotImplemented
+    return q._map(lambda t: torch.empty_like(t, device=device, pin_memory=pin_memory))
 
 
 def _to_copy(q, dtype=None, memory_format=None, **options):
@@ -119,7 +128,7 @@ def _index(q, indices):
 
 
 def _embedding(q, indices, *args):
-    return NotImplemented if q.transposed else values(_index(q, [indices]))
+    return NotImplemented if q.transposed or q.dim() < 2 else values(_index(q, [indices]))
 
 
 def _is_quantized(tensor):
@@ -130,6 +139,8 @@ def _mm(x, q, bias=None):
     """x @ q from the packed bytes: what F.linear and x @ w.t() come to, and their gradients."""
     if _is_quantized(x) or not _is_quantized(q) or x.dtype not in DTYPES:
         return NotImplemented
+    if x.dim() != 2 or q.dim() != 2 or x.shape[1] != q.shape[0]:
+        return NotImplemented  # torch says so
     shape = q.shape[::-1]
     return _linear(x, q.packed, q.scale_bytes, q.amax, shape, not q.transposed, bias, q.format)
 
@@ -146,6 +157,7 @@ HANDLERS = {
     _aten.clone.default: _clone,
     _aten._to_copy.default: _to_copy,
     _aten.copy_.default: _copy_,
+    _aten.empty_like.default: _empty_like,
     _aten.t.default: _transpose,
     _aten.transpose.int: _transpose,
     _aten.permute.default: _permute,

@@ -23,6 +23,10 @@ _SCALE_DTYPE = {"nvfp4": torch.float8_e4m3fn, "mxfp4": torch.float8_e8m0fnu}
 class FP4Tensor(Tensor):
     """A tensor in NVFP4 or MXFP4.
 
+    ``FP4Tensor(packed, scale_bytes, amax, format, K, dtype)`` makes one of bytes that are there:
+    ``scale_bytes`` is uint8, the bits of ``scale``; what the parts are is checked when they are
+    used.
+
     Attributes:
         packed: uint8 ``[..., ceil(K / 2)]``, two E2M1 codes a byte, the even element in the low
             nibble. K is the quantized dimension: the last, of ``t()`` the one before it.
@@ -50,6 +54,12 @@ class FP4Tensor(Tensor):
 
     @staticmethod
     def __new__(cls, packed, scale_bytes, amax, format, K, dtype, transposed=False, partial=False):
+        if format not in BLOCK_SIZE or dtype not in DTYPES or not isinstance(packed, Tensor):
+            raise RuntimeError(
+                "my_ops.FP4Tensor: expected a tensor packed, 'nvfp4' or 'mxfp4' as the format and "
+                "float32, float16 or bfloat16 as the dtype, got "
+                f"{type(packed).__name__}, {format!r} and {dtype}"
+            )
         shape = [*packed.shape[:-1], K]
         strides = [1] * len(shape)
         for d in range(len(shape) - 2, -1, -1):
@@ -77,7 +87,8 @@ class FP4Tensor(Tensor):
 
     @property
     def nbytes(self) -> int:
-        return sum(getattr(self, name).nbytes for name in self._tensor_names())
+        held = [getattr(self, name) for name in self._tensor_names()]
+        return sum(t.numel() * t.itemsize for t in held)  # .nbytes has no symbolic sizes
 
     @property
     def K(self) -> int:
@@ -95,6 +106,12 @@ class FP4Tensor(Tensor):
         return (
             f"{type(self).__name__}(shape={tuple(self.shape)}, format='{self.format}', "
             f"dtype={self.dtype}, device='{self.device}', nbytes={self.nbytes}{gradient})"
+        )
+
+    def __dlpack__(self, **kwargs):
+        raise RuntimeError(
+            "my_ops.FP4Tensor: __dlpack__: expected a dense tensor, got a quantized one; call "
+            "dequantize() first, or exchange packed and scale_bytes"
         )
 
     def share_memory_(self) -> FP4Tensor:

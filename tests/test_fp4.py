@@ -289,10 +289,10 @@ def test_errors_of_quantize(device):
     x = torch.ones(3, 32, device=device)
     quantize, name = my_ops.fp4_quantize, "my_ops.fp4_quantize: "
     assert message(quantize, x.double()) == (
-        "my_ops.fp4_amax: x: expected float32, float16 or bfloat16, got Double"
+        name + "x: expected float32, float16 or bfloat16, got torch.float64"
     )
     assert message(quantize, x.int(), "mxfp4") == (
-        name + "x: expected float32, float16 or bfloat16, got Int"
+        name + "x: expected float32, float16 or bfloat16, got torch.int32"
     )
     assert message(quantize, x[0, 0], "mxfp4") == (
         name + "x: expected at least one dimension, got a tensor without dimensions"

@@ -1,4 +1,5 @@
-// Host: the names by which Python chooses formats, dtypes and modes of the FP4 operators.
+// Host: the names by which Python chooses formats, dtypes and modes of the FP4 operators, and the
+// checks that they share.
 #pragma once
 
 #include <string>
@@ -34,6 +35,20 @@ inline void check_fp4_dtype(const char* op, const char* argument, const at::Tens
   const auto dtype = tensor.scalar_type();
   MY_OPS_CHECK(dtype == at::kFloat || dtype == at::kHalf || dtype == at::kBFloat16, op, argument,
                "float32, float16 or bfloat16", dtype);
+}
+
+// The amax of NVFP4 with two levels. Its value is checked where that needs no synchronization.
+inline void check_fp4_amax(const char* op, const char* argument, const at::Tensor& amax,
+                           Fp4Format format, const char* like_argument, const at::Tensor& like) {
+  MY_OPS_CHECK(format == Fp4Format::nvfp4, op, argument,
+               "None (the format 'mxfp4' has no tensor scale)", "a tensor");
+  check_same_device(op, argument, amax, like_argument, like);
+  MY_OPS_CHECK(amax.scalar_type() == at::kFloat && amax.numel() == 1, op, argument,
+               "one float32 element", amax.numel(), " of ", amax.scalar_type());
+  if (amax.is_cpu()) {
+    const float value = *amax.const_data_ptr<float>();
+    MY_OPS_CHECK(value >= 0.0f, op, argument, "a number from 0 on", value);
+  }
 }
 
 }  // namespace my_ops

@@ -4,7 +4,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
-#include <cmath>
 #include <utility>
 
 #include "common/ceil_div.h"
@@ -20,18 +19,6 @@ void check_x(const char* op, const at::Tensor& x) {
   check_device(op, "x", x);
   check_fp4_dtype(op, "x", x);
   MY_OPS_CHECK(x.dim() > 0, op, "x", "at least one dimension", "a tensor without dimensions");
-}
-
-// The value is checked where that needs no synchronization.
-void check_amax(const char* op, const at::Tensor& amax, const char* like_argument,
-                const at::Tensor& like) {
-  check_same_device(op, "amax", amax, like_argument, like);
-  MY_OPS_CHECK(amax.scalar_type() == at::kFloat && amax.numel() == 1, op, "amax",
-               "one float32 element", amax.numel(), " of ", amax.scalar_type());
-  if (amax.is_cpu()) {
-    const float value = *amax.const_data_ptr<float>();
-    MY_OPS_CHECK(value >= 0.0f, op, "amax", "a number from 0 on", value);
-  }
 }
 
 // x as rows, or a copy of it where its last dimension is not dense or its leading ones do not
@@ -100,9 +87,7 @@ std::tuple<at::Tensor, at::Tensor> fp4_quantize(const at::Tensor& x,
   const bool mxfp4 = options.format == Fp4Format::mxfp4;
   MY_OPS_CHECK(mxfp4 || scale_mode == "floor", kOp, "scale_mode",
                "'floor' (the other modes are those of 'mxfp4')", "'", scale_mode, "'");
-  MY_OPS_CHECK(!mxfp4 || !amax, kOp, "amax", "None (the format 'mxfp4' has no tensor scale)",
-               "a tensor");
-  if (amax) check_amax(kOp, *amax, "x", x);
+  if (amax) check_fp4_amax(kOp, "amax", *amax, options.format, "x", x);
   options.amax = amax ? amax->const_data_ptr<float>() : nullptr;
 
   const OperatorGuard guard(x);
@@ -129,9 +114,7 @@ at::Tensor fp4_dequantize(const at::Tensor& packed, const at::Tensor& scale,
   MY_OPS_CHECK(K >= 0, kOp, "K", "the number of elements of a row", K);
   check_stored(kOp, "packed", packed, with_last(packed, ceil_div(K, 2)));
   check_stored(kOp, "scale", scale, with_last(packed, ceil_div(K, fp4_block_size(format))));
-  MY_OPS_CHECK(format == Fp4Format::nvfp4 || !amax, kOp, "amax",
-               "None (the format 'mxfp4' has no tensor scale)", "a tensor");
-  if (amax) check_amax(kOp, *amax, "packed", packed);
+  if (amax) check_fp4_amax(kOp, "amax", *amax, format, "packed", packed);
 
   const OperatorGuard guard(packed);
   auto y = at::empty(with_last(packed, K), packed.options().dtype(dtype));

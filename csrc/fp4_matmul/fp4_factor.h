@@ -17,48 +17,60 @@ inline void check_dense(const char* op, const char* argument, const at::Tensor& 
   check_fp4_dtype(op, argument, tensor);
 }
 
-// How messages name one packed operand: "a" gives "a_packed", "a_scale", "a_amax".
+// A packed operand as an operator got it. Messages name its parts: "a_packed", "a_scale", "a_amax".
 struct PackedArgument {
   const char* op;
   std::string name;
   const at::Tensor& packed;
   const at::Tensor& scale;
   const std::optional<at::Tensor>& amax;
+  at::IntArrayRef shape;  // logical
+  bool transposed;        // stored as its transpose, a matrix
+  bool contracts_last;    // of the logical dimensions; else the one before
+  Fp4Format format;
 
-  void check_bytes(const std::string& part, const at::Tensor& tensor, Sizes sizes,
-                   int64_t last) const {
-    const std::string argument = name + part;
-    sizes.back() = last;
-    check_same_device(op, argument.c_str(), tensor, (name + "_packed").c_str(), packed);
-    MY_OPS_CHECK(tensor.scalar_type() == at::kByte, op, argument, "uint8", tensor.scalar_type());
-    MY_OPS_CHECK(tensor.sizes() == at::IntArrayRef(sizes), op, argument,
-                 c10::str("the shape ", at::IntArrayRef(sizes)), tensor.sizes());
+  // As a matrix, leading dimensions flattened, that is stored with blocks along its columns.
+  bool contracts_cols() const { return contracts_last != transposed; }
+  int64_t cols() const { return transposed ? shape.front() : shape.back(); }
+  int64_t rows() const {
+    if (transposed) return shape.back();
+    int64_t rows = 1;
+    for (const int64_t size : shape.slice(0, shape.size() - 1)) rows *= size;
+    return rows;
   }
+  int64_t outer() const { return contracts_cols() ? rows() : cols(); }
+  int64_t depth() const { return contracts_cols() ? cols() : rows(); }
 
-  // The operand as a matrix (leading dimensions flattened) of which the product contracts the last
-  // logical dimension, or the one before it.
-  Fp4Factor factor(at::IntArrayRef shape, bool transposed, bool contracts_last,
-                   Fp4Format format) const {
+  void check() const {
     MY_OPS_CHECK(!shape.empty() && (!transposed || shape.size() == 2), op, name + "_shape",
                  transposed ? "two dimensions" : "at least one dimension", shape);
-    Sizes stored = shape.vec();
-    if (transposed) std::swap(stored[0], stored[1]);
-    const int64_t cols = stored.back();
-    check_bytes("_packed", packed, stored, ceil_div(cols, 2));
-    check_bytes("_scale", scale, stored, ceil_div(cols, fp4_block_size(format)));
+    check_bytes("_packed", packed, ceil_div(cols(), 2));
+    check_bytes("_scale", scale, ceil_div(cols(), fp4_block_size(format)));
     if (amax) {
-      MY_OPS_CHECK(format == Fp4Format::nvfp4, op, name + "_amax",
-                   "None (the format 'mxfp4' has no tensor scale)", "a tensor");
-      check_same_device(op, (name + "_amax").c_str(), *amax, (name + "_packed").c_str(), packed);
-      MY_OPS_CHECK(amax->scalar_type() == at::kFloat && amax->numel() == 1, op, name + "_amax",
-                   "one float32 element", amax->numel(), " of ", amax->scalar_type());
+      check_fp4_amax(op, (name + "_amax").c_str(), *amax, format, (name + "_packed").c_str(),
+                     packed);
     }
-    int64_t rows = 1;
-    for (size_t d = 0; d + 1 < stored.size(); ++d) rows *= stored[d];
+  }
+
+  // The operand as the kernels take it; copies what is not dense.
+  Fp4Factor factor() const {
     const auto matrix = [&](const at::Tensor& bytes) {
-      return bytes.contiguous().view({rows, bytes.size(-1)});
+      const auto dense = bytes.contiguous();
+      return dense.dim() == 2 ? dense : dense.view({rows(), dense.size(-1)});
     };
-    return {matrix(packed), matrix(scale), amax, format, rows, cols, contracts_last != transposed};
+    return {matrix(packed), matrix(scale), amax, format, rows(), cols(), contracts_cols()};
+  }
+
+ private:
+  void check_bytes(const char* part, const at::Tensor& tensor, int64_t last) const {
+    const std::string argument = name + part;
+    check_same_device(op, argument.c_str(), tensor, (name + "_packed").c_str(), packed);
+    MY_OPS_CHECK(tensor.scalar_type() == at::kByte, op, argument, "uint8", tensor.scalar_type());
+    Sizes sizes = shape.vec();
+    if (transposed) std::swap(sizes.front(), sizes.back());
+    sizes.back() = last;
+    MY_OPS_CHECK(tensor.sizes() == at::IntArrayRef(sizes), op, argument,
+                 c10::str("the shape ", at::IntArrayRef(sizes)), tensor.sizes());
   }
 };
 

@@ -32,43 +32,49 @@ at::Tensor fp4_matmul_forward(const at::Tensor& a_packed, const at::Tensor& a_sc
                               bool a_transposed, const at::Tensor& b_packed,
                               const at::Tensor& b_scale, const std::optional<at::Tensor>& b_amax,
                               at::IntArrayRef b_shape, bool b_transposed,
-                              const std::string& format_name, const std::string& dtype) {
+                              const std::string& format_name, const std::string& dtype_name) {
   constexpr const char* kOp = "fp4_matmul";
   const auto format = fp4_format_named(kOp, format_name);
+  const auto dtype = fp4_dtype_named(kOp, dtype_name);
   check_device(kOp, "a_packed", a_packed);
   check_same_device(kOp, "b_packed", b_packed, "a_packed", a_packed);
-  const OperatorGuard guard(a_packed);
-  const auto a = PackedArgument{kOp, "a", a_packed, a_scale, a_amax}.factor(a_shape, a_transposed,
-                                                                            true, format);
+  const PackedArgument a{kOp, "a", a_packed, a_scale, a_amax, a_shape, a_transposed, true, format};
+  const PackedArgument b{kOp, "b", b_packed, b_scale, b_amax, b_shape, b_transposed, false, format};
+  a.check();
   MY_OPS_CHECK(b_shape.size() == 2, kOp, "b_shape", "two dimensions", b_shape);
-  const auto b = PackedArgument{kOp, "b", b_packed, b_scale, b_amax}.factor(b_shape, b_transposed,
-                                                                            false, format);
+  b.check();
   MY_OPS_CHECK(a.depth() == b.depth(), kOp, "b_shape",
                c10::str("as many rows as a has columns (", a.depth(), ")"), b_shape);
-  auto y = empty_product(a_shape, b.outer(), a_packed, fp4_dtype_named(kOp, dtype));
+
+  const OperatorGuard guard(a_packed);
+  auto y = empty_product(a_shape, b.outer(), a_packed, dtype);
   if (y.numel() == 0) return y;
   auto matrix = y.view({a.outer(), b.outer()});
-  MY_OPS_CALL_ON_DEVICE_OF(y, fp4_matmul_packed, a, b, matrix);
+  MY_OPS_CALL_ON_DEVICE_OF(y, fp4_matmul_packed, a.factor(), b.factor(), matrix);
   return y;
 }
 
 at::Tensor fp4_matmul_backward_A(const at::Tensor& grad, const at::Tensor& b_packed,
                                  const at::Tensor& b_scale, const std::optional<at::Tensor>& b_amax,
                                  at::IntArrayRef b_shape, bool b_transposed,
-                                 const std::string& format, const std::string& dtype) {
+                                 const std::string& format_name, const std::string& dtype_name) {
   constexpr const char* kOp = "fp4_matmul_backward_A";
+  const auto format = fp4_format_named(kOp, format_name);
+  const auto dtype = fp4_dtype_named(kOp, dtype_name);
   check_device(kOp, "b_packed", b_packed);
   check_dense(kOp, "grad", grad, "b_packed", b_packed);
-  const OperatorGuard guard(b_packed);
   MY_OPS_CHECK(b_shape.size() == 2, kOp, "b_shape", "two dimensions", b_shape);
-  const auto b = PackedArgument{kOp, "b", b_packed, b_scale, b_amax}.factor(
-      b_shape, b_transposed, true, fp4_format_named(kOp, format));
+  const PackedArgument b{kOp, "b", b_packed, b_scale, b_amax, b_shape, b_transposed, true, format};
+  b.check();
   MY_OPS_CHECK(grad.dim() >= 1 && grad.size(-1) == b.depth(), kOp, "grad",
                c10::str("as many columns as b has (", b.depth(), ")"), grad.sizes());
-  auto grad_a = empty_product(grad.sizes(), b.outer(), grad, fp4_dtype_named(kOp, dtype));
+
+  const OperatorGuard guard(grad);
+  auto grad_a = empty_product(grad.sizes(), b.outer(), grad, dtype);
   if (grad_a.numel() == 0) return grad_a;
   auto matrix = grad_a.view({grad_a.numel() / b.outer(), b.outer()});
-  MY_OPS_CALL_ON_DEVICE_OF(grad, fp4_matmul_dense, as_matrix(grad), b, std::nullopt, matrix);
+  MY_OPS_CALL_ON_DEVICE_OF(grad, fp4_matmul_dense, as_matrix(grad), b.factor(), std::nullopt,
+                           matrix);
   return grad_a;
 }
 
@@ -76,21 +82,23 @@ at::Tensor fp4_matmul_backward_A(const at::Tensor& grad, const at::Tensor& b_pac
 at::Tensor fp4_matmul_backward_B(const at::Tensor& a_packed, const at::Tensor& a_scale,
                                  const std::optional<at::Tensor>& a_amax, at::IntArrayRef a_shape,
                                  bool a_transposed, const at::Tensor& grad,
-                                 const std::string& format, const std::string& dtype) {
+                                 const std::string& format_name, const std::string& dtype_name) {
   constexpr const char* kOp = "fp4_matmul_backward_B";
+  const auto format = fp4_format_named(kOp, format_name);
+  const auto dtype = fp4_dtype_named(kOp, dtype_name);
   check_device(kOp, "a_packed", a_packed);
   check_dense(kOp, "grad", grad, "a_packed", a_packed);
-  const OperatorGuard guard(a_packed);
-  const auto a = PackedArgument{kOp, "a", a_packed, a_scale, a_amax}.factor(
-      a_shape, a_transposed, false, fp4_format_named(kOp, format));
+  const PackedArgument a{kOp, "a", a_packed, a_scale, a_amax, a_shape, a_transposed, false, format};
+  a.check();
   MY_OPS_CHECK(grad.dim() == static_cast<int64_t>(a_shape.size()) &&
                    grad.sizes().slice(0, grad.dim() - 1) == a_shape.slice(0, a_shape.size() - 1),
                kOp, "grad", c10::str("the leading dimensions of a_shape ", a_shape), grad.sizes());
-  const int64_t N = grad.size(-1);
-  auto grad_b = at::empty({a.outer(), N}, grad.options().dtype(fp4_dtype_named(kOp, dtype)));
+
+  const OperatorGuard guard(grad);
+  auto grad_b = at::empty({a.outer(), grad.size(-1)}, grad.options().dtype(dtype));
   if (grad_b.numel() == 0) return grad_b;
   auto transposed = grad_b.t();
-  MY_OPS_CALL_ON_DEVICE_OF(grad, fp4_matmul_dense, as_matrix(grad).t(), a, std::nullopt,
+  MY_OPS_CALL_ON_DEVICE_OF(grad, fp4_matmul_dense, as_matrix(grad).t(), a.factor(), std::nullopt,
                            transposed);
   return grad_b;
 }
@@ -99,15 +107,17 @@ at::Tensor fp4_linear_forward(const at::Tensor& x, const at::Tensor& weight_pack
                               const at::Tensor& weight_scale,
                               const std::optional<at::Tensor>& weight_amax,
                               at::IntArrayRef weight_shape, bool weight_transposed,
-                              const std::optional<at::Tensor>& bias, const std::string& format) {
+                              const std::optional<at::Tensor>& bias,
+                              const std::string& format_name) {
   constexpr const char* kOp = "fp4_linear";
+  const auto format = fp4_format_named(kOp, format_name);
   check_device(kOp, "weight_packed", weight_packed);
   check_dense(kOp, "x", x, "weight_packed", weight_packed);
-  const OperatorGuard guard(x);
   MY_OPS_CHECK(weight_shape.size() == 2, kOp, "weight_shape", "two dimensions", weight_shape);
-  const auto weight =
-      PackedArgument{kOp, "weight", weight_packed, weight_scale, weight_amax}.factor(
-          weight_shape, weight_transposed, true, fp4_format_named(kOp, format));
+  const PackedArgument weight{kOp,         "weight",     weight_packed,     weight_scale,
+                              weight_amax, weight_shape, weight_transposed, true,
+                              format};
+  weight.check();
   MY_OPS_CHECK(x.dim() >= 1 && x.size(-1) == weight.depth(), kOp, "x",
                c10::str("as many columns as weight has (", weight.depth(), ")"), x.sizes());
   if (bias) {
@@ -115,11 +125,13 @@ at::Tensor fp4_linear_forward(const at::Tensor& x, const at::Tensor& weight_pack
     MY_OPS_CHECK(bias->dim() == 1 && bias->size(0) == weight.outer(), kOp, "bias",
                  c10::str("the shape [", weight.outer(), "]"), bias->sizes());
   }
+
+  const OperatorGuard guard(x);
   auto y = empty_product(x.sizes(), weight.outer(), x, x.scalar_type());
   if (y.numel() == 0) return y;
   auto matrix = y.view({y.numel() / weight.outer(), weight.outer()});
   const auto dense_bias = bias ? std::optional<at::Tensor>(bias->contiguous()) : std::nullopt;
-  MY_OPS_CALL_ON_DEVICE_OF(x, fp4_matmul_dense, as_matrix(x), weight, dense_bias, matrix);
+  MY_OPS_CALL_ON_DEVICE_OF(x, fp4_matmul_dense, as_matrix(x), weight.factor(), dense_bias, matrix);
   return y;
 }
 

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from my_ops.fp4_tensor import FP4Tensor
+from my_ops.ops._fp4_checks import DTYPE_NAMES, check_format, raise_expected
 from my_ops.ops.fp4 import fp4_quantize
 from my_ops.ops.fp4_linear import fp4_linear
 
@@ -32,17 +33,24 @@ class FP4Linear(torch.nn.Module):
         dtype=None,
     ):
         super().__init__()
+        check_format("nn.FP4Linear", format)
         self._take(torch.nn.Linear(in_features, out_features, bias, device, dtype), format)
 
     @classmethod
     def from_linear(cls, linear: torch.nn.Linear, format: str = "nvfp4") -> "FP4Linear":
         """A layer with the quantized weight of ``linear`` and its own bias parameter."""
+        check_format("nn.FP4Linear.from_linear", format)
         module = cls.__new__(cls)
         torch.nn.Module.__init__(module)
         module._take(linear, format)
         return module.train(linear.training)
 
     def _take(self, linear: torch.nn.Linear, format: str) -> None:
+        if not isinstance(linear, torch.nn.Linear):
+            raise_expected("nn.FP4Linear", "linear", "a torch.nn.Linear", type(linear).__name__)
+        dtype = linear.weight.dtype
+        if dtype not in DTYPE_NAMES:
+            raise_expected("nn.FP4Linear", "dtype", "float32, float16 or bfloat16", dtype)
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.format = format
         quantized = fp4_quantize(linear.weight.detach(), format)
@@ -50,8 +58,12 @@ class FP4Linear(torch.nn.Module):
         self.bias = linear.bias
 
     def forward(self, x: Tensor) -> Tensor:
-        if torch.is_autocast_enabled(x.device.type):
-            x = x.to(torch.get_autocast_dtype(x.device.type))
+        if isinstance(x, Tensor) and x.dtype in DTYPE_NAMES:  # what autocast casts
+            device = x.device.type
+            if device in ("cpu", "cuda") and torch.is_autocast_enabled(device):
+                x = x.to(torch.get_autocast_dtype(device))
+        if torch.compiler.is_exporting():  # which cannot look into the weight before it decomposes
+            return torch.nn.functional.linear(x, self.weight, self.bias)
         return fp4_linear(x, self.weight, self.bias)
 
     def extra_repr(self) -> str:
@@ -63,5 +75,7 @@ class FP4Linear(torch.nn.Module):
     def _load_from_state_dict(self, state_dict, prefix, *args):
         weight = state_dict.get(prefix + "weight")
         if isinstance(weight, Tensor) and not isinstance(weight, FP4Tensor):
+            if weight.dtype == torch.float64:
+                weight = weight.float()
             state_dict[prefix + "weight"] = fp4_quantize(weight.detach(), self.format)
         super()._load_from_state_dict(state_dict, prefix, *args)

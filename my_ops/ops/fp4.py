@@ -1,13 +1,26 @@
 """my_ops.fp4_quantize and fp4_dequantize: NVFP4 and MXFP4. Public functions, Functions, fakes."""
 
-import math
+from functools import partial
 
 import torch
 import torch.autograd.forward_ad as forward_ad
 from torch import Tensor
 
 from my_ops.fp4_tensor import BLOCK_SIZE, FP4Tensor
-from my_ops.ops._function import fast_apply, forward_mode_is_active, needs_function
+from my_ops.ops._fp4_checks import (
+    DTYPE_NAMES,
+    SCALE_MODES,
+    blocks,
+    check_amax,
+    check_amax_number,
+    check_format,
+    check_name,
+    check_packed,
+    check_tensor,
+    raise_expected,
+    signed_seed,
+)
+from my_ops.ops._function import check, fast_apply, forward_mode_is_active, needs_function
 
 _amax = torch.ops.my_ops.fp4_amax.default
 _quantize = torch.ops.my_ops.fp4_quantize.default
@@ -51,8 +64,12 @@ def fp4_quantize(
 
     The gradient passes unchanged (straight-through).
     """
+    check_format("fp4_quantize", format)
+    check_tensor("fp4_quantize", "x", x)
+    if x.dim() == 0:
+        raise_expected("fp4_quantize", "x", "at least one dimension", "a tensor without dimensions")
     transformed = torch._C._are_functorch_transforms_active()
-    if transformed and torch._C._functorch.is_functorch_wrapped_tensor(x):
+    if transformed and _is_transformed(x, amax):
         raise RuntimeError(
             "my_ops.fp4_quantize: x: expected a tensor outside of torch.func transforms, which do "
             "not carry an FP4Tensor, got one inside; my_ops.fp4_matmul(x, ...) works there"
@@ -67,9 +84,9 @@ def fp4_quantize(
         return fp4_quantize(x.t(), format, **options, rounding=rounding, seed=seed).t()
     if amax is not None:
         amax = _given_amax(amax, x, format, two_level)
-    if seed >= 2**63:
-        seed -= 2**64  # the schema's integers are signed
-    if needs_function(x):
+    seed = signed_seed(seed)
+    # Not needs_function where transforms are active: they do not touch x, as was seen above.
+    if torch.is_grad_enabled() and x.requires_grad if transformed else needs_function(x):
         arguments = x, amax, format, two_level, scale_mode, rounding, seed
         return FP4QuantizeFunction.apply(*arguments)
     return _quantized(x, amax, format, two_level, scale_mode, rounding, seed)
@@ -82,6 +99,12 @@ def fp4_dequantize(q: FP4Tensor, dtype: torch.dtype | None = None) -> Tensor:
         q: what :func:`fp4_quantize` returned.
         dtype: float32, float16 or bfloat16; by default that of ``q``. MXFP4 in the modes rceil,
             ceil and even can decode float16 values near the top to 65536, Inf in float16.
+
+    Returns:
+        A dense tensor with the shape of ``q``; that of a ``t()`` is a transposed view.
+
+    Raises:
+        RuntimeError: for another ``q`` or ``dtype``.
 
     The gradient passes unchanged.
     """
@@ -96,10 +119,18 @@ def fp4_dequantize(q: FP4Tensor, dtype: torch.dtype | None = None) -> Tensor:
     return dequantized(q, q.K, dtype)
 
 
-def _given_amax(amax, x, format, two_level):
-    def refuse(expected, got):
-        raise RuntimeError(f"my_ops.fp4_quantize: amax: expected {expected}, got {got}")
+def _is_transformed(*values) -> bool:
+    if torch.compiler.is_compiling():  # which cannot tell; outside of a graph this will
+        return True
+    return any(
+        torch._C._functorch.is_functorch_wrapped_tensor(value)
+        for value in values
+        if isinstance(value, Tensor)
+    )
 
+
+def _given_amax(amax, x, format, two_level):
+    refuse = partial(raise_expected, "fp4_quantize", "amax")
     if format == "mxfp4":
         refuse("None (the format 'mxfp4' has no tensor scale)", amax)
     if not two_level:
@@ -110,8 +141,7 @@ def _given_amax(amax, x, format, two_level):
         # A copy: the FP4Tensor owns it, whatever becomes of the caller's.
         amax = amax.detach().clone()
         return amax.view(()) if amax.numel() == 1 else amax
-    if math.isnan(amax) or amax < 0:
-        refuse("a number from 0 on", amax)
+    check_amax_number(amax)
     return torch.full((), amax, dtype=torch.float32, device=x.device)
 
 
@@ -157,22 +187,39 @@ class FP4DequantizeFunction(torch.autograd.Function):
         return grad, None, None
 
 
-def _blocks(K, block):
-    return (K + block - 1) // block
-
-
 @torch.library.register_fake("my_ops::fp4_amax")
 def _(x):
+    _check_x("fp4_amax", x)
     return x.new_empty((), dtype=torch.float32)
 
 
 @torch.library.register_fake("my_ops::fp4_quantize")
 def _(x, amax, format, scale_mode, rounding, seed):
+    op = "fp4_quantize"
+    _check_x(op, x)
+    check_name(op, "format", format, BLOCK_SIZE)
+    check_name(op, "scale_mode", scale_mode, SCALE_MODES)
+    check_name(op, "rounding", rounding, ("nearest", "stochastic"))
+    if format == "nvfp4":
+        expected = "'floor' (the other modes are those of 'mxfp4')"
+        check(scale_mode == "floor", op, "scale_mode", expected, f"'{scale_mode}'")
+    check_amax(op, "amax", amax, format, "x", x)
     *leading, K = x.shape
-    packed = x.new_empty((*leading, _blocks(K, 2)), dtype=torch.uint8)
-    return packed, x.new_empty((*leading, _blocks(K, BLOCK_SIZE[format])), dtype=torch.uint8)
+    packed, scale = (
+        x.new_empty((*leading, blocks(K, block)), dtype=torch.uint8)
+        for block in (2, BLOCK_SIZE[format])
+    )
+    return packed, scale
+
+
+def _check_x(op, x):
+    check(x.dtype in DTYPE_NAMES, op, "x", "float32, float16 or bfloat16", x.dtype)
+    check(x.dim() > 0, op, "x", "at least one dimension", "a tensor without dimensions")
 
 
 @torch.library.register_fake("my_ops::fp4_dequantize")
 def _(packed, scale, amax, K, format, dtype):
-    return packed.new_empty((*packed.shape[:-1], K), dtype=getattr(torch, dtype))
+    check_name("fp4_dequantize", "dtype", dtype, DTYPE_NAMES.values())
+    shape = *packed.shape[:-1], K
+    check_packed("fp4_dequantize", "", packed, scale, amax, shape, False, format)
+    return packed.new_empty(shape, dtype=getattr(torch, dtype))

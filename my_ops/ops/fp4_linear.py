@@ -3,10 +3,17 @@
 import torch
 from torch import Tensor
 
-from my_ops._fp4_handlers import DTYPES
 from my_ops.fp4_tensor import FP4Tensor
+from my_ops.ops._fp4_checks import (
+    check_columns,
+    check_dense,
+    check_matrix,
+    check_shape,
+    check_tensor,
+    raise_expected,
+)
 from my_ops.ops._function import fast_apply, needs_function
-from my_ops.ops.fp4_matmul import PackedFactor, raise_expected
+from my_ops.ops.fp4_matmul import PackedFactor
 
 _forward = torch.ops.my_ops.fp4_linear_forward.default
 
@@ -36,8 +43,7 @@ def fp4_linear(x: Tensor, weight: FP4Tensor, bias: Tensor | None = None) -> Tens
     if not isinstance(x, Tensor) or isinstance(x, FP4Tensor):
         expected = "a dense tensor (fp4_matmul takes two FP4 operands)"
         raise_expected("fp4_linear", "x", expected, type(x).__name__)
-    if x.dtype not in DTYPES:
-        raise_expected("fp4_linear", "x", "float32, float16 or bfloat16", x.dtype)
+    check_tensor("fp4_linear", "x", x)
     if x.device != weight.device:
         raise_expected("fp4_linear", "x", f"the device of weight ({weight.device})", x.device)
     return _linear(x, weight, bias, PackedFactor.of(weight), weight.format)
@@ -65,14 +71,20 @@ class FP4LinearFunction(torch.autograd.Function):
         ctx.shape, ctx.transposed = factor[3:]
         ctx.bias_dtype = bias.dtype if bias is not None else None
         trains_weight = weight is not None and weight.requires_grad
-        ctx.save_for_backward(*factor[:3], *((x, weight) if trains_weight else (None, None)))
+        if not trains_weight:
+            # Dynamo finds a symbolic K in backward only by way of a saved tensor.
+            compiling = torch.compiler.is_compiling()
+            x, weight = x.new_empty((0, x.shape[-1])) if compiling else None, None
+        ctx.save_for_backward(*factor[:3], x, weight)
 
     @staticmethod
     def backward(ctx, grad):
         *stored, x, weight = ctx.saved_tensors
         grad_x = grad_weight = grad_bias = None
         if ctx.needs_input_grad[0]:  # again a linear layer, with the transposed weight
-            factor = PackedFactor(*stored, ctx.shape[::-1], not ctx.transposed)
+            N, K = ctx.shape
+            shape = (K if x is None else x.shape[-1]), N
+            factor = PackedFactor(*stored, shape, not ctx.transposed)
             grad_x = _linear(grad, None if weight is None else weight.t(), None, factor, ctx.format)
         if ctx.needs_input_grad[1]:
             # In x's own dtype a float32 weight would get its sum rounded to 16 bits, or Inf.
@@ -91,4 +103,12 @@ def _rows(x: Tensor) -> Tensor:
 def _(
     x, weight_packed, weight_scale, weight_amax, weight_shape, weight_transposed, bias, format
 ):  # fmt: skip
+    op = "fp4_linear"
+    check_dense(op, "x", x, "weight_packed", weight_packed)
+    weight = weight_packed, weight_scale, weight_amax, weight_shape, weight_transposed
+    check_matrix(op, "weight_", *weight, format)
+    check_columns(op, "x", x, "weight", weight_shape[1])
+    if bias is not None:
+        check_dense(op, "bias", bias, "x", x)
+        check_shape(op, "bias", bias, weight_shape[:1])
     return x.new_empty((*x.shape[:-1], weight_shape[0]))

@@ -5,17 +5,27 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from my_ops._fp4_handlers import DTYPES
-from my_ops.fp4_tensor import BLOCK_SIZE, FP4Tensor
-from my_ops.ops._function import fast_apply, needs_function
+from my_ops.fp4_tensor import FP4Tensor
+from my_ops.ops._fp4_checks import (
+    DTYPE_NAMES,
+    check_columns,
+    check_dense,
+    check_device,
+    check_format,
+    check_matrix,
+    check_name,
+    check_packed,
+    check_shape,
+    check_tensor,
+    raise_expected,
+)
+from my_ops.ops._function import check, fast_apply, needs_function
 
 _amax = torch.ops.my_ops.fp4_amax.default
 _quantize = torch.ops.my_ops.fp4_quantize.default
 _forward = torch.ops.my_ops.fp4_matmul_forward.default
 _backward_A = torch.ops.my_ops.fp4_matmul_backward_A.default
 _backward_B = torch.ops.my_ops.fp4_matmul_backward_B.default
-
-DTYPE_NAMES = {dtype: str(dtype).removeprefix("torch.") for dtype in DTYPES}
 
 
 class PackedFactor(NamedTuple):
@@ -53,8 +63,7 @@ def fp4_matmul(a: Tensor, b: Tensor, format: str = "nvfp4") -> Tensor:
     kept packed in 4 bits until then, as if quantizing changed nothing (straight-through). They
     cannot be differentiated again.
     """
-    if format not in BLOCK_SIZE:
-        raise_expected("fp4_matmul", "format", "'nvfp4' or 'mxfp4'", repr(format))
+    check_format("fp4_matmul", format)
     _check_operand("a", a, format)
     _check_operand("b", b, format)
     if a.dim() < 1:
@@ -70,17 +79,15 @@ def fp4_matmul(a: Tensor, b: Tensor, format: str = "nvfp4") -> Tensor:
     return _forward(*left, *right, format, DTYPE_NAMES[a.dtype])
 
 
-def raise_expected(op: str, argument: str, expected: str, got) -> None:
-    raise RuntimeError(f"my_ops.{op}: {argument}: expected {expected}, got {got}")
-
-
 def _check_operand(name: str, x: Tensor, format: str) -> None:
-    if not isinstance(x, Tensor):
-        raise_expected("fp4_matmul", name, "a tensor", type(x).__name__)
-    if isinstance(x, FP4Tensor) and x.format != format:
-        raise_expected("fp4_matmul", name, f"the format '{format}' of the product", f"'{x.format}'")
-    if x.dtype not in DTYPES:
-        raise_expected("fp4_matmul", name, "float32, float16 or bfloat16", x.dtype)
+    check_tensor("fp4_matmul", name, x)
+    if isinstance(x, FP4Tensor):
+        if x.format != format:
+            expected = f"the format '{format}' of the product"
+            raise_expected("fp4_matmul", name, expected, f"'{x.format}'")
+        if x.transposed and x.dim() != 2:
+            expected = "a matrix, where it is quantized along the dimension before the last"
+            raise_expected("fp4_matmul", name, expected, f"{x.dim()} dimensions")
 
 
 def _packed(x: Tensor, format: str, transposed: bool) -> PackedFactor:
@@ -182,14 +189,31 @@ def _(
     a_packed, a_scale, a_amax, a_shape, a_transposed,
     b_packed, b_scale, b_amax, b_shape, b_transposed, format, dtype,
 ):  # fmt: skip
+    op = "fp4_matmul"
+    check_name(op, "dtype", dtype, DTYPE_NAMES.values())
+    check_device(op, "b_packed", b_packed, "a_packed", a_packed)
+    check_packed(op, "a_", a_packed, a_scale, a_amax, a_shape, a_transposed, format)
+    check_matrix(op, "b_", b_packed, b_scale, b_amax, b_shape, b_transposed, format)
+    expected = f"as many rows as a has columns ({a_shape[-1]})"
+    check(a_shape[-1] == b_shape[0], op, "b_shape", expected, list(b_shape))
     return a_packed.new_empty((*a_shape[:-1], b_shape[-1]), dtype=getattr(torch, dtype))
 
 
 @torch.library.register_fake("my_ops::fp4_matmul_backward_A")
 def _(grad, b_packed, b_scale, b_amax, b_shape, b_transposed, format, dtype):
+    op = "fp4_matmul_backward_A"
+    check_name(op, "dtype", dtype, DTYPE_NAMES.values())
+    check_dense(op, "grad", grad, "b_packed", b_packed)
+    check_matrix(op, "b_", b_packed, b_scale, b_amax, b_shape, b_transposed, format)
+    check_columns(op, "grad", grad, "b", b_shape[1])
     return grad.new_empty((*grad.shape[:-1], b_shape[0]), dtype=getattr(torch, dtype))
 
 
 @torch.library.register_fake("my_ops::fp4_matmul_backward_B")
 def _(a_packed, a_scale, a_amax, a_shape, a_transposed, grad, format, dtype):
+    op = "fp4_matmul_backward_B"
+    check_name(op, "dtype", dtype, DTYPE_NAMES.values())
+    check_dense(op, "grad", grad, "a_packed", a_packed)
+    check_packed(op, "a_", a_packed, a_scale, a_amax, a_shape, a_transposed, format)
+    check_shape(op, "grad", grad, (*a_shape[:-1], *grad.shape[-1:]))
     return grad.new_empty((a_shape[-1], grad.shape[-1]), dtype=getattr(torch, dtype))

@@ -1,0 +1,114 @@
+"""The checks of the FP4 operators in Python: of names and types, and what their fakes check."""
+
+import numbers
+
+import torch
+from torch import Tensor
+
+from my_ops._fp4_handlers import DTYPES
+from my_ops.fp4_tensor import BLOCK_SIZE
+from my_ops.ops._function import check
+
+DTYPE_NAMES = {dtype: str(dtype).removeprefix("torch.") for dtype in DTYPES}
+SCALE_MODES = "floor", "rceil", "ceil", "even"
+_FORMATS = "'nvfp4' or 'mxfp4'"
+
+
+def raise_expected(op: str, argument: str, expected: str, got) -> None:
+    raise RuntimeError(f"my_ops.{op}: {argument}: expected {expected}, got {got}")
+
+
+def check_format(op: str, format) -> None:
+    if not isinstance(format, str) or format not in BLOCK_SIZE:
+        raise_expected(op, "format", _FORMATS, repr(format))
+
+
+def check_tensor(op: str, argument: str, x) -> None:
+    if not isinstance(x, Tensor):
+        raise_expected(op, argument, "a tensor", type(x).__name__)
+    if x.dtype not in DTYPES:
+        raise_expected(op, argument, "float32, float16 or bfloat16", x.dtype)
+
+
+def signed_seed(seed) -> int:
+    """The 64 bits of `seed` as the schema's signed integer."""
+    if not isinstance(seed, numbers.Integral) or not -(2**63) <= seed < 2**64:
+        raise_expected("fp4_quantize", "seed", "an integer from -2**63 below 2**64", repr(seed))
+    seed = int(seed)
+    return seed - 2**64 if seed >= 2**63 else seed
+
+
+def check_amax_number(amax) -> None:
+    if not isinstance(amax, numbers.Real):
+        expected, got = "a tensor or a number", type(amax).__name__
+    elif not amax >= 0:
+        expected, got = "a number from 0 on", amax
+    elif torch.finfo(torch.float32).max < amax < float("inf"):
+        expected, got = "a number that float32 can hold", amax
+    else:
+        return
+    raise_expected("fp4_quantize", "amax", expected, got)
+
+
+# ---- For fakes: what the C++ operators check. Symbolic sizes are checked when they run. ----
+
+
+def check_name(op: str, argument: str, name: str, names) -> None:
+    *first, last = (f"'{n}'" for n in names)
+    check(name in names, op, argument, f"{', '.join(first)} or {last}", f"'{name}'")
+
+
+def check_shape(op: str, argument: str, tensor: Tensor, shape) -> None:
+    expected = f"the shape {list(shape)}"
+    check(tensor.dim() == len(shape), op, argument, expected, list(tensor.shape))
+    for own, wanted in zip(tensor.shape, shape, strict=True):
+        check(own == wanted, op, argument, expected, list(tensor.shape))
+
+
+def check_device(op: str, argument: str, tensor: Tensor, like_name: str, like: Tensor) -> None:
+    """Without it, a tensor on "meta" beside one with memory gives memory never written."""
+    expected = f"the device of {like_name} ({like.device})"
+    check(tensor.device == like.device, op, argument, expected, tensor.device)
+
+
+def check_dense(op: str, argument: str, x: Tensor, like_name: str, like: Tensor) -> None:
+    check_device(op, argument, x, like_name, like)
+    check(x.dtype in DTYPES, op, argument, "float32, float16 or bfloat16", x.dtype)
+
+
+def check_amax(op, argument, amax, format, like_name, like) -> None:
+    if amax is not None:
+        nvfp4 = format == "nvfp4"
+        check(nvfp4, op, argument, "None (the format 'mxfp4' has no tensor scale)", "a tensor")
+        check_device(op, argument, amax, like_name, like)
+        one = amax.dtype == torch.float32 and amax.numel() == 1
+        check(one, op, argument, "one float32 element", f"{amax.numel()} of {amax.dtype}")
+
+
+def check_packed(op, prefix, packed, scale, amax, shape, transposed, format) -> None:
+    """The parts of one FP4 operand of the logical `shape`: "<prefix>packed" and so on."""
+    check_name(op, "format", format, BLOCK_SIZE)
+    if transposed:
+        check(len(shape) == 2, op, f"{prefix}shape", "two dimensions", list(shape))
+        shape = shape[::-1]
+    check(len(shape) >= 1, op, f"{prefix}shape", "at least one dimension", list(shape))
+    for part, tensor, of in ("packed", packed, 2), ("scale", scale, BLOCK_SIZE[format]):
+        check_device(op, prefix + part, tensor, f"{prefix}packed", packed)
+        check(tensor.dtype == torch.uint8, op, prefix + part, "uint8", tensor.dtype)
+        check_shape(op, prefix + part, tensor, [*shape[:-1], blocks(shape[-1], of)])
+    check_amax(op, f"{prefix}amax", amax, format, f"{prefix}packed", packed)
+
+
+def check_matrix(op, prefix, packed, scale, amax, shape, transposed, format) -> None:
+    check(len(shape) == 2, op, f"{prefix}shape", "two dimensions", list(shape))
+    check_packed(op, prefix, packed, scale, amax, shape, transposed, format)
+
+
+def check_columns(op: str, argument: str, x: Tensor, of: str, columns) -> None:
+    expected = f"as many columns as {of} has ({columns})"
+    check(x.dim() >= 1, op, argument, expected, list(x.shape))
+    check(x.shape[-1] == columns, op, argument, expected, list(x.shape))
+
+
+def blocks(K, block):
+    return (K + block - 1) // block
