@@ -7,8 +7,8 @@ communication; DTensor redistributes what fits none of them. Along one dimension
     rmsnorm         rows sharded, the weight replicated; its gradient is a partial sum
     matmul          rows of a sharded; or columns of b; or the contracted dimension, a partial sum
 
-The gradients have the rules of their formulas. FP4 operators have none: an FP4 weight stays whole on
-each process (FSDP2: `ignored_params`; DDP: `init_sync=False`).
+The gradients have the rules of their formulas. FP4 operators have none: an FP4 weight stays whole
+on each process (FSDP2: `ignored_params`; DDP: `init_sync=False`).
 """
 
 from __future__ import annotations
