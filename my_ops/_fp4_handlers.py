@@ -8,11 +8,13 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
+from my_ops.ops._function import raw_operator
+
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 _aten = torch.ops.aten
-_dequantize = torch.ops.my_ops.fp4_dequantize.default
-_linear = torch.ops.my_ops.fp4_linear_forward.default
+_dequantize = raw_operator("fp4_dequantize")
+_linear = raw_operator("fp4_linear_forward")
 
 
 def values(q) -> Tensor:

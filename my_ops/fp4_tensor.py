@@ -61,10 +61,11 @@ class FP4Tensor(Tensor):
                 f"{type(packed).__name__}, {format!r} and {dtype}"
             )
         shape = [*packed.shape[:-1], K]
-        strides = [1] * len(shape)
-        for d in range(len(shape) - 2, -1, -1):
-            strides[d] = strides[d + 1] * shape[d + 1]
+        strides = None  # of a dense tensor
         if transposed:
+            strides = [1] * len(shape)
+            for d in range(len(shape) - 2, -1, -1):
+                strides[d] = strides[d + 1] * shape[d + 1]
             shape[-2:] = shape[:-3:-1]
             strides[-2:] = strides[:-3:-1]
         return torch.Tensor._make_wrapper_subclass(
@@ -169,14 +170,9 @@ class FP4Tensor(Tensor):
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if func in HANDLERS:
-            # In inference mode, a view of a tensor from outside of it is no inference tensor.
-            inference = torch.is_inference_mode_enabled()
-            inference = inference and (not func.is_view or args[0].is_inference())
-            # ADInplaceOrView: a write counts as one for autograd, which has saved the bytes, and a
-            # view as one of them.
-            with torch.inference_mode(inference), _SetExcluded(_ADInplaceOrView, False):
-                result = HANDLERS[func](*args, **kwargs)
+        handler = HANDLERS.get(func)
+        if handler is not None:
+            result = _handle(handler, func, args, kwargs)
             if result is not NotImplemented:
                 return result
         # Inference mode brings functions here that otherwise come in parts: to(), linear().
@@ -195,6 +191,17 @@ class FP4Tensor(Tensor):
                 )
         args, kwargs = tree_map_only(FP4Tensor, values, (args, kwargs))
         return func(*args, **kwargs)
+
+
+def _handle(handler, func, args, kwargs):
+    # ADInplaceOrView: a write counts as one for autograd, which has saved the bytes, and a view as
+    # one of them.
+    with _SetExcluded(_ADInplaceOrView, False):
+        if torch.is_inference_mode_enabled() and func.is_view and not args[0].is_inference():
+            # A view of a tensor from outside of inference mode is no inference tensor.
+            with torch.inference_mode(False):
+                return handler(*args, **kwargs)
+        return handler(*args, **kwargs)
 
 
 def _rebuild_fp4_tensor(

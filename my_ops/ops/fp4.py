@@ -20,11 +20,17 @@ from my_ops.ops._fp4_checks import (
     raise_expected,
     signed_seed,
 )
-from my_ops.ops._function import check, fast_apply, forward_mode_is_active, needs_function
+from my_ops.ops._function import (
+    check,
+    fast_apply,
+    forward_mode_is_active,
+    needs_function,
+    raw_operator,
+)
 
-_amax = torch.ops.my_ops.fp4_amax.default
-_quantize = torch.ops.my_ops.fp4_quantize.default
-_dequantize = torch.ops.my_ops.fp4_dequantize.default
+_amax = raw_operator("fp4_amax")
+_quantize = raw_operator("fp4_quantize")
+_dequantize = raw_operator("fp4_dequantize")
 
 
 def fp4_quantize(

@@ -12,10 +12,10 @@ from my_ops.ops._fp4_checks import (
     check_tensor,
     raise_expected,
 )
-from my_ops.ops._function import fast_apply, needs_function
+from my_ops.ops._function import fast_apply, needs_function, raw_operator
 from my_ops.ops.fp4_matmul import PackedFactor
 
-_forward = torch.ops.my_ops.fp4_linear_forward.default
+_forward = raw_operator("fp4_linear_forward")
 
 
 def fp4_linear(x: Tensor, weight: FP4Tensor, bias: Tensor | None = None) -> Tensor:
