@@ -40,6 +40,9 @@ class FP4Tensor(Tensor):
         shape, dtype: those of the tensor that it stands for.
         nbytes: what it really takes.
 
+    ``copy_`` takes an FP4Tensor of the same format. Rows (``q[2:4] = rows``) share the amax of
+    their tensor: they take rows with the same amax, or without one, and raise for others.
+
     Its gradient is a plain tensor. Therefore a compiled function that gradients flow through cannot
     return one with its gradient (torch expects the gradient of an output to be of its class):
     return ``q.detach()``, or the dequantized tensor.
