@@ -5,55 +5,70 @@
 # make check    formatters and linters, without writing; make format writes
 # make clean    remove what was built; .venv stays
 #
-# TORCH=2.13.0 chooses torch, VENV=path an environment of your own, MY_OPS_CUDA=0 a CPU-only build.
+# TORCH=2.13.0 chooses torch, VENV=path an environment of your own (a torch in it stays unless TORCH
+# is given), MY_OPS_CUDA=0 a CPU-only build, TORCH_CUDA_ARCH_LIST=9.0a one GPU, MAX_JOBS and
+# TEST_WORKERS how many compilers and tests run at a time.
 
-TORCH ?= 2.14.1
+DEFAULT_TORCH := 2.14.1
 VENV ?= .venv
 PYTHON ?= python3
 MAX_JOBS ?= $(shell nproc)
+TEST_WORKERS ?= $(shell echo $$(( $$(nproc) < 8 ? $$(nproc) : 8 )))
 
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
 export MAX_JOBS
-export MY_OPS_WERROR ?= 1
 export PYTHONPATH := $(CURDIR)
 
 python := $(VENV)/bin/python
 pip := $(python) -m pip --disable-pip-version-check
-sources := $(shell find csrc -type f) setup.py pyproject.toml tools/cuda_toolchain.py
+sources := $(sort $(shell find csrc -type f)) setup.py pyproject.toml tools/cuda_toolchain.py
 c_sources := $(filter %.h %.cuh %.cpp %.cu,$(sources))
 
-.PHONY: demo test build sanitize check format clean
+.PHONY: demo test build sanitize check format clean always
 
 demo: build
 	$(python) examples/train_tiny_lm.py
 
+# The group "large" needs tens of GB of one GPU: its tests run one after the other.
 test: build
-	$(python) -m pytest -n $(MAX_JOBS) --dist worksteal
+	$(python) -m pytest -n $(TEST_WORKERS) --dist loadgroup
 
 build: build/my_ops.built
 
-# Each step leaves a stamp, so that a second run skips it.
-$(VENV)/torch.installed:
-	@echo "[1/3] Python environment in $(VENV) with torch $(TORCH)"
+# Looked at in every run, written only when something in it changes: what the steps below depend on.
+build/choices: always
 	@test -x $(python) || $(PYTHON) -m venv $(VENV)
-	@$(pip) install --progress-bar on "torch==$(TORCH)" "setuptools>=77" wheel ninja
-	@touch $@
+	@installed=$$($(torch_version)); wanted="$(or $(TORCH),$${installed:-$(DEFAULT_TORCH)})"; \
+	if test "$$wanted" != "$$installed" && test "$$wanted" != "$${installed%%+*}"; then \
+	  echo "[1/3] torch $$wanted in $(VENV)"; \
+	  $(pip) install --progress-bar on "torch==$$wanted"; \
+	fi
+	@mkdir -p build
+	@printf '%s\n' "$(abspath $(VENV)), $$($(torch_version))" "MY_OPS_CUDA=$(MY_OPS_CUDA)" \
+	  "MY_OPS_WERROR=$(MY_OPS_WERROR)" "TORCH_CUDA_ARCH_LIST=$(TORCH_CUDA_ARCH_LIST)" \
+	  "CUDA_HOME=$(CUDA_HOME)" $(sources) > $@.new
+	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+torch_version = $(python) -c "import importlib.metadata as m; print(m.version('torch'))" 2> /dev/null
 
-$(VENV)/tools.installed: $(VENV)/torch.installed pyproject.toml
-	@echo "[2/3] Test tools, and nvcc where there is none"
-	@$(pip) install -q $$($(python) tools/extras.py test examples dev)
+# Each step leaves a stamp, so that a second run skips it.
+$(VENV)/my_ops_tools.installed: build/choices pyproject.toml
+	@echo "[2/3] Build and test tools, and nvcc where there is none"
+	@$(pip) install -q $$($(python) tools/extras.py build test examples dev)
 	@test "$(MY_OPS_CUDA)" = 0 || $(python) tools/cuda_toolchain.py --install
 	@touch $@
 
 # ninja prints whole commands as they end; a count and a file name show that it moves.
-build/my_ops.built: $(VENV)/tools.installed $(sources)
+build/my_ops.built: $(VENV)/my_ops_tools.installed $(sources)
 	@echo "[3/3] Building my_ops._C in place ($(MAX_JOBS) jobs)"
 	@PATH="$(abspath $(VENV))/bin:$$PATH" $(python) -u setup.py build_ext --inplace 2>&1 \
 	  | sed -u -E 's/^(\[[0-9]+\/[0-9]+\]) .* -c .*(csrc\/[^ ]+\.(cpp|cu)).*/\1 \2/'
 	@touch $@
 
 sanitize: build
+	@command -v compute-sanitizer > /dev/null || { \
+	  echo "make sanitize needs compute-sanitizer, which comes with NVIDIA's CUDA toolkit:" \
+	    "put its bin folder (/usr/local/cuda/bin) into PATH."; exit 1; }
 	compute-sanitizer --tool memcheck --error-exitcode 1 $(python) tools/sanitize.py
 
 check:

@@ -37,14 +37,15 @@ except ModuleNotFoundError:
 
 import cuda_toolchain  # noqa: E402
 
-toolchain = None if os.environ.get("MY_OPS_CUDA") == "0" else cuda_toolchain.find()
+wanted = os.environ.get("MY_OPS_CUDA", "")
+toolchain = None if wanted == "0" else cuda_toolchain.find()
 if toolchain is not None:
     toolchain.configure_environment()
-elif os.environ.get("MY_OPS_CUDA") == "1":
+elif wanted == "1" or (wanted != "0" and cuda_toolchain.only_old_compilers()):
     sys.exit(
-        f"MY_OPS_CUDA=1, but there is no nvcc for torch {torch.__version__} "
-        f"(CUDA {torch.version.cuda}).\n"
-        "Install one (python tools/cuda_toolchain.py --install) or set CUDA_HOME."
+        f"{cuda_toolchain.why_none()}\n"
+        "Install one (python tools/cuda_toolchain.py --install), set CUDA_HOME, or build for the "
+        "CPU alone with MY_OPS_CUDA=0."
     )
 
 from torch.utils.cpp_extension import (  # noqa: E402
@@ -54,7 +55,7 @@ from torch.utils.cpp_extension import (  # noqa: E402
     include_paths,
 )
 
-# Warnings are errors in this project's own builds (the Makefile sets this), not in a user's.
+# Warnings are errors where the project is developed (.ci/run sets this), not at a user's.
 WERROR = os.environ.get("MY_OPS_WERROR") == "1"
 # As system headers torch's own do not warn.
 TORCH_HEADERS = [flag for path in include_paths() for flag in ("-isystem", path)]

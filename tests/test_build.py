@@ -123,6 +123,52 @@ def test_architectures_are_chosen_without_a_gpu():
     assert chosen.stdout.strip() == cuda_toolchain.DEFAULT_ARCHITECTURES, chosen.stderr
     kept = run(sys.executable, "-c", code, TORCH_CUDA_ARCH_LIST="9.0", **hidden)
     assert kept.stdout.strip() == "9.0"
+    old = run(sys.executable, "-c", code, TORCH_CUDA_ARCH_LIST="7.5;9.0", **hidden)
+    assert old.returncode == 1
+    assert old.stderr.startswith(
+        "my_ops needs compute capability 8.0 or newer, and was to be built for 7.5;9.0: "
+    )
+
+
+def test_ptx_is_for_architectures_to_come():
+    """PTX with an "a" runs on one architecture alone; from 9.0 on the hosts expect clusters."""
+    with_ptx = re.findall(r"([0-9.]+a?)\+PTX", cuda_toolchain.DEFAULT_ARCHITECTURES)
+    assert with_ptx
+    assert not any(name.endswith("a") or float(name) < 9 for name in with_ptx)
+
+
+@needs_compiler
+def test_too_old_a_compiler_is_named(monkeypatch):
+    version = cuda_toolchain.find().version
+    monkeypatch.setattr(cuda_toolchain, "OLDEST_CUDA", (99, 1))
+    assert cuda_toolchain.find() is None
+    assert re.fullmatch(
+        rf"my_ops needs nvcc 99\.1 or newer, and \S+ has {version}\.", cuda_toolchain.why_none()
+    )
+    code = (
+        "import sys, runpy; sys.path.insert(0, 'tools'); sys.argv = ['setup.py', '--name'];"
+        "import cuda_toolchain; cuda_toolchain.OLDEST_CUDA = (99, 1);"
+        "runpy.run_path('setup.py', run_name='__main__')"
+    )
+    assert "my_ops needs nvcc 99.1" in run(sys.executable, "-c", code, MY_OPS_CUDA="").stderr
+    assert run(sys.executable, "-c", code, MY_OPS_CUDA=0).stdout.strip() == "my_ops"
+
+
+@needs_compiler
+def test_the_link_to_cudart_is_replaced_in_one_step(tmp_path, monkeypatch):
+    monkeypatch.setattr(cuda_toolchain, "CUDART_FOLDER", tmp_path / "cudart")
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    toolchain = cuda_toolchain.find()
+    assert not list(tmp_path.iterdir()), "to ask must not write"
+    if not toolchain.library_dirs:
+        pytest.skip("the toolkit has its own libcudart.so")
+    for _ in range(2):
+        toolchain.configure_environment()
+        (link,) = (tmp_path / "cudart").iterdir()
+        assert link.name == "libcudart.so"
+        assert link.resolve().name.startswith("libcudart.so.")
+        link.unlink()
+        link.symlink_to("/nowhere")
 
 
 @needs_compiler
@@ -147,7 +193,7 @@ def test_cuda_that_is_insisted_on_and_missing_is_named(tmp_path):
     )
     result = run(sys.executable, "-c", code, MY_OPS_CUDA=1)
     assert result.returncode != 0
-    assert "there is no nvcc for torch" in result.stderr
+    assert "There is no nvcc for torch" in result.stderr
     assert "tools/cuda_toolchain.py --install" in result.stderr
 
 

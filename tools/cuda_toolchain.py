@@ -13,17 +13,26 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 
-# Without a GPU to ask: one entry for each generation with tensor cores that PyTorch supports.
-# 9.0a has wgmma and 10.0a and 12.0a convert FP4 in hardware; the PTX serves chips in between.
-DEFAULT_ARCHITECTURES = "8.0;9.0a;10.0a;12.0a+PTX"
+# cuda_fp4.h came with 12.8; cp.async and bfloat16 tensor cores with compute capability 8.0.
+OLDEST_CUDA = (12, 8)
+OLDEST_CAPABILITY = (8, 0)
+
+# Without a GPU to ask: machine code for every generation, and PTX for those to come. Code for an
+# architecture with an "a" (9.0a has wgmma) runs on that one alone, its PTX too. Hence the PTX is
+# that of plain 10.0: it has what a host expects of a new device (clusters), and 11.0 is above it.
+DEFAULT_ARCHITECTURES = "8.0;9.0a;10.0+PTX;12.0"
 
 # A g++ that brings libstdc++ as an archive would put a second copy of it into the process, and its
 # streams would crash on torch's; hidden, the copy keeps to itself. (Seen with the H200's g++.)
 LINK_FLAGS = ["-Wl,--exclude-libs,libstdc++.a"]
+
+
+CUDART_FOLDER = Path(__file__).resolve().parent.parent / "build" / "cudart"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +50,8 @@ class Toolchain:
         os.environ["CUDA_HOME"] = str(self.cuda_home)
         if not os.environ.get("TORCH_CUDA_ARCH_LIST"):
             os.environ["TORCH_CUDA_ARCH_LIST"] = default_architectures()
+        _refuse_old_architectures(os.environ["TORCH_CUDA_ARCH_LIST"])
+        _link_cudart(_torch_cuda_wheel(torch_cuda_major()))
 
 
 def torch_cuda_major() -> int | None:
@@ -56,28 +67,72 @@ def default_architectures() -> str:
 
 
 def find() -> Toolchain | None:
-    """A CUDA compiler of torch's CUDA major version, or None."""
-    major = torch_cuda_major()
-    if major is None:
-        return None
-    wheel = _torch_cuda_wheel(major)
-    for home in (
-        os.environ.get("CUDA_HOME"),
-        os.environ.get("CUDA_PATH"),
-        wheel,
-        _home_of(shutil.which("nvcc")),
-        "/usr/local/cuda",
-    ):
-        version = _nvcc_version(home)
-        if version and version.split(".")[0] == str(major):
-            return Toolchain(Path(home), version, _include_dirs(wheel), _library_dirs(wheel))
+    """A CUDA compiler of torch's CUDA major version and not too old, or None. Writes nothing."""
+    for home, version in _compilers():
+        if _numbers(version) >= OLDEST_CUDA:
+            wheel = _torch_cuda_wheel(torch_cuda_major())
+            return Toolchain(home, version, _include_dirs(wheel), _library_dirs(wheel))
     return None
+
+
+def why_none() -> str:
+    """Why find() found nothing."""
+    if torch_cuda_major() is None:
+        return f"torch {torch.__version__} is a CPU build."
+    oldest = ".".join(map(str, OLDEST_CUDA))
+    if only_old_compilers():
+        home, version = next(_compilers())
+        return f"my_ops needs nvcc {oldest} or newer, and {home} has {version}."
+    if _numbers(torch.version.cuda) < OLDEST_CUDA:
+        return (
+            f"my_ops needs CUDA {oldest} or newer, and torch {torch.__version__} is built for "
+            f"{torch.version.cuda}."
+        )
+    return f"There is no nvcc for torch {torch.__version__} (CUDA {torch.version.cuda})."
+
+
+def only_old_compilers() -> bool:
+    """Whether every compiler that would fit torch is too old."""
+    return find() is None and next(_compilers(), None) is not None
 
 
 def install_command() -> list[str]:
     """pip's arguments for a compiler and headers of exactly torch's CUDA version."""
     version = ".".join(torch.version.cuda.split(".")[:2])
     return ["install", f"cuda-toolkit[nvcc,cccl,crt]=={version}.*"]
+
+
+def _numbers(version: str) -> tuple[int, int]:
+    major, minor = version.split(".")[:2]
+    return int(major), int(minor)
+
+
+def _compilers() -> Iterator[tuple[Path, str]]:
+    """The folders and versions of compilers of torch's CUDA major version, the best first."""
+    major = torch_cuda_major()
+    if major is None:
+        return
+    for home in (
+        os.environ.get("CUDA_HOME"),
+        os.environ.get("CUDA_PATH"),
+        _torch_cuda_wheel(major),
+        _home_of(shutil.which("nvcc")),
+        "/usr/local/cuda",
+    ):
+        version = _nvcc_version(home)
+        if version and _numbers(version)[0] == major:
+            yield Path(home), version
+
+
+def _refuse_old_architectures(architectures: str) -> None:
+    for name in re.findall(r"\d+\.\d+", architectures):
+        if _numbers(name) < OLDEST_CAPABILITY:
+            oldest = ".".join(map(str, OLDEST_CAPABILITY))
+            sys.exit(
+                f"my_ops needs compute capability {oldest} or newer, and was to be built for "
+                f"{architectures}: leave {name} out with TORCH_CUDA_ARCH_LIST, or build for the "
+                "CPU alone with MY_OPS_CUDA=0."
+            )
 
 
 def _torch_cuda_wheel(major: int) -> Path | None:
@@ -115,30 +170,40 @@ def _include_dirs(wheel: Path | None) -> list[str]:
 
 
 def _library_dirs(wheel: Path | None) -> list[str]:
-    # torch's wheels have libcudart.so.13 alone, and the linker looks for libcudart.so.
-    versioned = sorted((wheel / "lib").glob("libcudart.so.*")) if wheel else []
-    if not versioned:
-        return []
-    folder = Path(__file__).resolve().parent.parent / "build" / "cudart"
-    folder.mkdir(parents=True, exist_ok=True)
-    link = folder / "libcudart.so"
-    if not (link.is_symlink() and link.resolve() == versioned[0].resolve()):
-        link.unlink(missing_ok=True)
-        link.symlink_to(versioned[0])
-    return [str(folder)]
+    return [str(CUDART_FOLDER)] if _versioned_cudart(wheel) else []
+
+
+def _versioned_cudart(wheel: Path | None) -> Path | None:
+    return next(iter(sorted((wheel / "lib").glob("libcudart.so.*"))), None) if wheel else None
+
+
+def _link_cudart(wheel: Path | None) -> None:
+    """torch's wheels have libcudart.so.13 alone, and the linker looks for libcudart.so."""
+    library = _versioned_cudart(wheel)
+    if library is None:
+        return
+    CUDART_FOLDER.mkdir(parents=True, exist_ok=True)
+    link = CUDART_FOLDER / "libcudart.so"
+    if link.resolve() != library.resolve():
+        # Renamed into place: another build may be linking at this moment.
+        mine = CUDART_FOLDER / f"libcudart.so.{os.getpid()}"
+        mine.symlink_to(library)
+        mine.replace(link)
 
 
 def main() -> int:
     if torch_cuda_major() is None:
         print(f"torch {torch.__version__} is a CPU build: no CUDA compiler is needed")
         return 0
-    if find() is None and "--install" in sys.argv[1:]:
+    toolchain = find()
+    installable = _numbers(torch.version.cuda) >= OLDEST_CUDA
+    if toolchain is None and installable and "--install" in sys.argv[1:]:
         print(f"no nvcc for CUDA {torch.version.cuda}: installing it from PyPI", flush=True)
         subprocess.run([sys.executable, "-m", "pip", *install_command()], check=True)
-    toolchain = find()
+        toolchain = find()
     if toolchain is None:
-        command = " ".join(install_command()).replace("cuda-toolkit", "'cuda-toolkit") + "'"
-        print(f"no nvcc for CUDA {torch.version.cuda}; install one with: pip {command}")
+        command, package = install_command()
+        print(why_none(), f"Install one with: pip {command} '{package}'" if installable else "")
         return 1
     print(f"nvcc {toolchain.version} in {toolchain.cuda_home}")
     return 0
