@@ -4,18 +4,7 @@ import pytest
 import torch
 
 
-@pytest.fixture(
-    params=[
-        "cpu",
-        pytest.param(
-            "cuda",
-            marks=[
-                pytest.mark.cuda,
-                pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine"),
-            ],
-        ),
-    ]
-)
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
 def device(request):
     """Runs a test on the CPU and, where there is one, on the GPU."""
     return request.param
@@ -31,6 +20,11 @@ def _fresh_dynamo():
     """Compiled functions of one test do not count against the recompile limit of the next."""
     yield
     torch._dynamo.reset()
+
+
+def pytest_runtest_setup(item):
+    if item.get_closest_marker("cuda") and not torch.cuda.is_available():
+        pytest.skip("no GPU on this machine")
 
 
 def pytest_configure():

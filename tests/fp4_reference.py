@@ -5,10 +5,18 @@ from exact float64 mantissas. Every step of the scale arithmetic is one float32 
 """
 
 import numpy as np
+import torch
 
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+FORMATS = ["nvfp4", "mxfp4"]
 BLOCK = {"nvfp4": 16, "mxfp4": 32}
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float64)
 FLOAT_MAX = np.finfo(np.float32).max
+
+
+def values(q):
+    """What an FP4Tensor stands for, in float64, by the operator under test."""
+    return q.dequantize(torch.float32).double()
 
 
 def e4m3_value(byte):

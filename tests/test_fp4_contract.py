@@ -3,7 +3,7 @@
 import numpy
 import pytest
 import torch
-from test_fp4_matmul import message
+from helpers import message
 from torch.nn import functional as F
 
 import my_ops

@@ -5,9 +5,10 @@ import io
 
 import pytest
 import torch
+from fp4_reference import DTYPES, FORMATS, values
+from helpers import message
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_fp4_matmul import DTYPES, FORMATS, message, values
 from torch.library import opcheck
 from torch.nn import functional as F
 

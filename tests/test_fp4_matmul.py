@@ -2,15 +2,14 @@
 
 import pytest
 import torch
+from fp4_reference import DTYPES, FORMATS, values
+from helpers import message, no_synchronization
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.library import opcheck
 
 import my_ops
 from my_ops.ops.fp4_matmul import PackedFactor
-
-FORMATS = ["nvfp4", "mxfp4"]
-DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 
 # One element, a row, a block and its neighbours, an odd K, a tile of the kernel and its neighbours,
 # several tiles in each direction, a long sum.
@@ -25,11 +24,6 @@ SIZES = [
     (130, 200, 131),
     (5, 4096, 7),
 ]
-
-
-def values(q):
-    """What an operand stands for, in float64."""
-    return q.dequantize(torch.float32).double()
 
 
 def quantized(a, b, format):
@@ -441,12 +435,6 @@ def test_raw_operator_refuses_to_lose_a_gradient(device):
         out.sum().backward()
 
 
-def message(function, *arguments):
-    with pytest.raises(RuntimeError) as error:
-        function(*arguments)
-    return str(error.value).split("\n")[0]
-
-
 def test_errors(device):
     a, b = torch.ones(4, 32, device=device), torch.ones(32, 3, device=device)
     q = my_ops.fp4_quantize(a, "mxfp4")
@@ -534,15 +522,11 @@ def test_errors_of_the_raw_operators(device):
 
 
 @pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine")
 def test_no_synchronization_and_graph_capture():
     a, b = torch.randn(64, 128, device="cuda"), torch.randn(128, 32, device="cuda")
     my_ops.fp4_matmul(a, b)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with no_synchronization():
         my_ops.fp4_matmul(a, b)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         y = my_ops.fp4_matmul(a, b)

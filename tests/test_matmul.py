@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from helpers import message, no_synchronization
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.library import opcheck
@@ -378,12 +379,6 @@ def test_kernel_level_functions(device):
     assert_accurate(my_ops._C.matmul_backward_B(a, grad), a.flatten(0, 1).t(), grad.flatten(0, 1))
 
 
-def message(function, *arguments, **keywords):
-    with pytest.raises(RuntimeError) as error:
-        function(*arguments, **keywords)
-    return str(error.value).split("\n")[0]
-
-
 def test_errors(device):
     a, b = randn(3, 4, device=device), randn(4, 5, device=device)
     backward_A, backward_B = my_ops._C.matmul_backward_A, my_ops._C.matmul_backward_B
@@ -435,7 +430,6 @@ def test_errors(device):
 
 
 @pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine")
 class TestCuda:
     def test_errors(self):
         a, b = randn(3, 4, device="cuda"), randn(4, 5, device="cuda")
@@ -459,6 +453,13 @@ class TestCuda:
         graph.replay()
         assert torch.equal(c, my_ops.matmul(a, b))
 
+    def test_no_synchronization(self):
+        for M, N, K in [(3, 5, 7), (300, 200, 100), (64, 64, 30_000)]:
+            a, b = randn(M, K, device="cuda"), randn(N, K, device="cuda").t()
+            inputs = a.requires_grad_(), b.requires_grad_()
+            with no_synchronization():
+                torch.autograd.grad(my_ops.matmul(a, b).sum(), inputs)
+
     def test_every_tile_and_split(self):
         for M in (1, 5, 16, 17, 64, 100, 1000, 3000):
             for N in (1, 12, 16, 33, 64, 500, 2050):
@@ -473,6 +474,7 @@ class TestCuda:
                     assert torch.equal(my_ops.matmul(x, y), c), (M, N, K)
                     assert torch.equal(my_ops.matmul(a, y), c), (M, N, K)
 
+    @pytest.mark.xdist_group("large")
     def test_more_than_2_to_the_31_elements(self):
         n = 46_349
         a, b = randn(n, 8, device="cuda"), randn(8, n, device="cuda")
@@ -480,6 +482,7 @@ class TestCuda:
         assert_accurate(c[-3:], a[-3:], b)
         assert_accurate(c[:, -3:].contiguous(), a, b[:, -3:])
 
+    @pytest.mark.xdist_group("large")
     def test_an_operand_of_more_than_2_to_the_31_elements(self):
         a = torch.zeros(70_000, 32_000, device="cuda")
         a[-2:] = randn(2, 32_000, device="cuda")
@@ -487,6 +490,7 @@ class TestCuda:
         assert_accurate(my_ops.matmul(a, b)[-3:], a[-3:], b)
         assert_accurate(my_ops.matmul(a[:, :7].t(), a[:, :5]), a[-2:, :7].t(), a[-2:, :5])
 
+    @pytest.mark.xdist_group("large")
     def test_rows_more_than_4_gib_apart(self):
         x = torch.zeros(3, 2**30 + 64, device="cuda")
         x[:, ::1023] = 1

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from helpers import message, no_synchronization
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rmsnorm_reference import FLOATS, assert_accurate, exact, sample
@@ -11,12 +12,11 @@ import my_ops
 
 # One column; below, at and past a 16-byte chunk; 8 lanes a row; a warp a row (768) and ragged; one
 # block a row; on a GPU a cluster a row (bf16 40000), and wider than a cluster.
-WIDTHS = [1, 3, 8, 9, 64, 111, 768, 1025, 5125, 40_000]
-WIDE = [pytest.param(1_200_001, marks=pytest.mark.cuda)]
+WIDTHS = [1, 3, 8, 9, 64, 111, 768, 1025, 5125, 40_000, 1_200_001]
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("H", [*WIDTHS, *WIDE])
+@pytest.mark.parametrize("H", WIDTHS)
 def test_values(device, dtype, H):
     rows = 3 if H > 10_000 else 37
     x, weight = sample((rows, H), dtype, device), sample((H,), dtype, device)
@@ -207,6 +207,16 @@ def test_module(device):
     assert wide(x.bfloat16()).dtype == torch.float32
 
 
+@pytest.mark.cuda
+@pytest.mark.parametrize("H", [64, 5120, 131072, 1_200_001])
+def test_no_synchronization(H):
+    x, weight = (sample(shape, torch.float32, "cuda") for shape in ((3, H), (H,)))
+    inputs = x.requires_grad_(), weight.requires_grad_()
+    with no_synchronization():
+        for y in (my_ops.rmsnorm(*inputs), *my_ops.add_rmsnorm(x, x, weight)):
+            torch.autograd.grad(y.sum(), inputs, allow_unused=True, retain_graph=True)
+
+
 def test_kernel_level_functions(device):
     x, grad = (sample((6, 40), torch.float32, device) for _ in range(2))
     weight = sample((40,), torch.float32, device).requires_grad_()
@@ -220,11 +230,6 @@ def test_kernel_level_functions(device):
 
 
 def test_errors(device):
-    def message(function, *arguments, error=RuntimeError, **options):
-        with pytest.raises(error) as caught:
-            function(*arguments, **options)
-        return str(caught.value).split("\n")[0]
-
     x, weight = torch.ones(2, 3, device=device), torch.ones(3, device=device)
     rmsnorm, add = my_ops.rmsnorm, my_ops.add_rmsnorm
     backward = torch.ops.my_ops.rmsnorm_backward

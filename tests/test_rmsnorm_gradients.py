@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from rmsnorm_reference import FLOATS, exact, formula, sample
+from rmsnorm_reference import FLOATS, assert_accurate, exact, formula, sample
 from torch.library import opcheck
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -39,9 +39,7 @@ def exact_gradients(x, weight, grad, **options):
 
 # As for the forward; the backward changes from 8 lanes to a warp to a block at 256 and 1024.
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize(
-    "H", [1, 7, 64, 250, 768, 1111, 5120, 40_000, pytest.param(600_001, marks=pytest.mark.cuda)]
-)
+@pytest.mark.parametrize("H", [1, 7, 64, 250, 768, 1111, 5120, 40_000, 600_001])
 def test_values(device, dtype, H):
     rows = 5 if H > 10_000 else 131
     x, grad = sample((rows, H), dtype, device), sample((rows, H), dtype, device)
@@ -174,11 +172,17 @@ def test_gradient_layouts(device, dtype, name):
     x, residual = (sample(grad.shape, dtype, device) for _ in range(2))
     weight = sample((64,), dtype, device)
     dense = grad.contiguous()
-    for x_view in (x, x[::2].repeat_interleave(2, 0), x.transpose(0, 1).contiguous().mT.mT):
-        grad_like = grad if x_view.shape == grad.shape else grad.transpose(0, 1)
-        dense_like = dense if x_view.shape == grad.shape else dense.transpose(0, 1).contiguous()
-        actual = gradients(my_ops.rmsnorm, (x_view, weight), grad_like)
-        expected = gradients(my_ops.rmsnorm, (x_view.contiguous(), weight), dense_like)
+    wide = sample((10, 12, 80), dtype, device)
+    for x_view in (
+        x,
+        wide[:, ::2, 16:].transpose(0, 1),
+        wide[:, 1:7, 1:65].transpose(0, 1),
+        sample((6, 10, 128), dtype, device)[..., ::2],
+        sample((6, 64, 10), dtype, device).transpose(1, 2),
+        x[:1].expand(6, 10, 64),
+    ):
+        actual = gradients(my_ops.rmsnorm, (x_view, weight), grad)
+        expected = gradients(my_ops.rmsnorm, (x_view.contiguous(), weight), dense)
         assert all(map(torch.equal, actual, expected))
     actual = gradients(my_ops.add_rmsnorm, (x, residual, weight), grad, grad.flip(0))
     expected = gradients(my_ops.add_rmsnorm, (x, residual, weight), dense, dense.flip(0))
@@ -366,6 +370,6 @@ def test_autocast_leaves_the_dtypes_alone(device):
         hidden = linear(x)
         y = norm(hidden)
     assert y.dtype == hidden.dtype == torch.bfloat16
-    assert torch.equal(y, exact(hidden, norm.weight)) or device == "cuda"
+    assert_accurate(y, exact(hidden, norm.weight))
     y.float().square().sum().backward()
     assert norm.weight.grad.dtype == torch.float32

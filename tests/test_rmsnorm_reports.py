@@ -6,11 +6,6 @@ from rmsnorm_reference import assert_accurate, exact, sample
 
 import my_ops
 
-needs_gpu = [
-    pytest.mark.cuda,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine"),
-]
-
 
 def gradients(x, weight, grad):
     x, weight = x.detach().requires_grad_(), weight.detach().requires_grad_()
@@ -79,13 +74,12 @@ def test_wide_rows_with_residual(device, shape, dtype):
     assert grad_weight.isfinite().all()
 
 
+@pytest.mark.cuda
+@pytest.mark.xdist_group("large")
 @pytest.mark.parametrize(
     ("rows", "H"),
-    [
-        pytest.param(4_194_305, 512, marks=needs_gpu),  # 2^31 elements
-        pytest.param(8_388_624, 256, marks=needs_gpu),
-        pytest.param(16_777_217, 256, marks=needs_gpu),  # 2^32 elements
-    ],
+    # Just over 2^31 elements, 4096 over, and over 2^32.
+    [(4_194_305, 512), (8_388_624, 256), (16_777_217, 256)],
 )
 def test_more_elements_than_32_bits_count(rows, H):
     """flashinfer#3391, vllm#43390, pytorch#181555, Liger#1483: wrong rows or illegal access."""
@@ -102,10 +96,11 @@ def test_more_elements_than_32_bits_count(rows, H):
     torch.testing.assert_close(grad_weight, alone_weight)  # all other rows add zero
 
 
-@pytest.mark.parametrize("H", [pytest.param(1 << 28, marks=needs_gpu)])
-def test_one_row_of_2_to_the_28(H):
+@pytest.mark.cuda
+@pytest.mark.xdist_group("large")
+def test_one_row_of_2_to_the_28():
     """pytorch#186800: a just-in-time compiled kernel hung on it."""
-    x = sample((1, H), torch.bfloat16, "cuda")
+    x = sample((1, 1 << 28), torch.bfloat16, "cuda")
     y = my_ops.rmsnorm(x)
     assert_accurate(y[:, -4096:], exact(x)[:, -4096:])
 
@@ -126,7 +121,6 @@ def test_tensors_on_another_than_the_current_device():
 
 
 @pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine")
 def test_mixed_devices_are_refused():
     x = torch.ones(2, 4, device="cuda")
     with pytest.raises(RuntimeError, match=r"weight: expected the device of x \(cuda:0\), got cpu"):
@@ -136,7 +130,6 @@ def test_mixed_devices_are_refused():
 
 
 @pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine")
 @pytest.mark.parametrize("H", [256, 5120, 131072])
 def test_cuda_graph_and_side_stream(H):
     """pytorch#157363: a kernel on the default stream instead of the current one."""
