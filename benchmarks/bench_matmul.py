@@ -42,7 +42,7 @@ def compare(name, M, N, K, ours, torchs, ratios):
     """Checks that both agree to float32's accuracy, times both, prints a row."""
     a, b = ours(), torchs()
     torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4 * math.sqrt(K))
-    seconds = [measure(f).median for f in (ours, torchs)]
+    seconds = [measure(f) for f in (ours, torchs)]
     ratios.append(seconds[1] / seconds[0])
     rates = [2e-12 * M * N * K / s for s in seconds]
     print_row(name, *rates, ratios[-1])

@@ -10,6 +10,7 @@ import torch
 from common import (
     DEVICE,
     call_overhead,
+    check,
     copy_bytes_per_second,
     measure,
     print_header,
@@ -30,10 +31,21 @@ def torch_add(x, residual, weight):
     return torch.nn.functional.rms_norm(total, weight.shape, weight, EPS), total
 
 
-def check(x, weight) -> None:
-    rows = x[:64]
-    expected = torch.nn.functional.rms_norm(rows.double(), weight.shape, weight.double(), EPS)
-    torch.testing.assert_close(my_ops.rmsnorm(rows, weight, EPS), expected.to(x.dtype))
+def check_rows(x, grad, weight) -> None:
+    """The first rows of every timed function against float64."""
+    x, grad = x[:64], grad[:64]
+    leaves = x.double().requires_grad_(), weight.double().requires_grad_()
+    y = torch.nn.functional.rms_norm(leaves[0], weight.shape, leaves[1], EPS)
+    check(my_ops.rmsnorm(x, weight, EPS), y.detach())
+    expected = torch.autograd.grad(y, leaves, grad.double())
+    for actual, exact in zip(OURS_BACKWARD(grad, None, x, weight, EPS, 0.0), expected, strict=True):
+        check(actual, exact)
+    for actual, exact in zip(
+        my_ops.add_rmsnorm(x, grad, weight, EPS),
+        torch_add(x.double(), grad.double(), weight.double()),
+        strict=True,
+    ):
+        check(actual, exact)
 
 
 def bandwidth() -> None:
@@ -44,7 +56,7 @@ def bandwidth() -> None:
         for H in WIDTHS:
             x = torch.randn(ELEMENT_BYTES // dtype.itemsize // H, H, dtype=dtype, device=DEVICE)
             grad, weight = torch.randn_like(x), torch.randn(H, dtype=dtype, device=DEVICE)
-            check(x, weight)
+            check_rows(x, grad, weight)
             rstd = torch.rsqrt(x.float().square().mean(-1, keepdim=True) + EPS)
             cases = {
                 "forward": (
@@ -69,8 +81,8 @@ def bandwidth() -> None:
                 ),
             }
             for name, (transfers, ours, torchs) in cases.items():
-                rate = transfers * x.nbytes / measure(ours).median
-                torch_rate = transfers * x.nbytes / measure(torchs).median if torchs else None
+                rate = transfers * x.nbytes / measure(ours)
+                torch_rate = transfers * x.nbytes / measure(torchs) if torchs else None
                 print_row(
                     f"{name} {str(dtype)[6:]} H={H}",
                     rate / 1e9,

@@ -1,6 +1,5 @@
-"""What every benchmark shares: a timer, the copy rate to compare with, a table."""
+"""What every benchmark shares: a timer, a check, the copy rate to compare with, a table."""
 
-import dataclasses
 import platform
 import time
 
@@ -10,28 +9,21 @@ from torch.utils.benchmark import Timer
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-@dataclasses.dataclass(frozen=True)
-class Seconds:
-    """The median of the repetitions, and the tenth and ninetieth percentile."""
-
-    median: float
-    p10: float
-    p90: float
-
-
-def measure(function) -> Seconds:
-    """Times `function()` on DEVICE; on a GPU with events and a cold L2, on a CPU by the clock."""
+def measure(function) -> float:
+    """Median seconds of `function()` on DEVICE; on a GPU with events and a cold L2."""
     if DEVICE == "cuda":
         from triton.testing import do_bench
 
-        p10, median, p90 = do_bench(function, warmup=50, rep=200, quantiles=[0.1, 0.5, 0.9])
-        return Seconds(median / 1e3, p10 / 1e3, p90 / 1e3)
+        return do_bench(function, warmup=50, rep=200, return_mode="median") / 1e3
     timer = Timer("function()", globals={"function": function}, num_threads=torch.get_num_threads())
-    times = timer.blocked_autorange(min_run_time=0.5)
-    ordered = sorted(times.times)
-    return Seconds(
-        times.median, ordered[len(ordered) // 10], ordered[(9 * (len(ordered) - 1)) // 10]
-    )
+    return timer.blocked_autorange(min_run_time=0.5).median
+
+
+def check(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    """What is timed is right: its error is that of rounding to its dtype, or of float32 sums."""
+    error = (actual.double() - expected.double()).norm() / expected.double().norm()
+    bound = max(torch.finfo(actual.dtype).eps, 1e-5)
+    assert error < bound, f"relative error {error:.3g}, at most {bound:.3g} expected"
 
 
 def call_overhead(function, calls: int = 2000, rounds: int = 5) -> float:
@@ -53,7 +45,7 @@ def copy_bytes_per_second(numel: int = 1 << 29) -> float:
     """Bytes read and written in a second by torch's copy: the ceiling of a streaming kernel."""
     source = torch.randn(numel if DEVICE == "cuda" else numel >> 5, device=DEVICE)
     target = torch.empty_like(source)
-    return 2 * source.nbytes / measure(lambda: target.copy_(source)).median
+    return 2 * source.nbytes / measure(lambda: target.copy_(source))
 
 
 def print_header(title: str, *columns: str) -> None:
