@@ -34,16 +34,24 @@ def square():
 def rmsnorm():
     for width in (1, 7, 64, 111, 1024, 4096, 5125, 16384, 65544, 262144, 300000):
         for dtype in (torch.float32, torch.bfloat16):
-            x, weight = tensor(3, width, dtype=dtype), tensor(width)
-            backward(my_ops.rmsnorm(x, weight))
-            backward(*my_ops.add_rmsnorm(x, tensor(3, width, dtype=dtype), weight))
+            for misaligned in (False, True):
+                x, residual = (tensor(3, width, dtype=dtype, misaligned=misaligned) for _ in "xr")
+                weight = tensor(width, misaligned=misaligned)
+                backward(my_ops.rmsnorm(x, weight))
+                backward(*my_ops.add_rmsnorm(x, residual, weight))
+    x, weight = tensor(5, 1000, dtype=torch.float64), tensor(1000, dtype=torch.float64)
+    backward(my_ops.rmsnorm(x, weight))
 
 
 def matmul():
     for m, k, n in ((1, 1, 1), (33, 65, 17), (128, 128, 256), (5, 3000, 7), (257, 31, 129)):
         for misaligned in (False, True):
-            a, b = tensor(m, k, misaligned=misaligned), tensor(k, n, misaligned=misaligned)
-            backward(my_ops.matmul(a, b))
+            for a in (tensor(m, k, misaligned=misaligned), tensor(k, m, misaligned=misaligned).t()):
+                for b in (
+                    tensor(k, n, misaligned=misaligned),
+                    tensor(n, k, misaligned=misaligned).t(),
+                ):
+                    backward(my_ops.matmul(a, b))
     backward(my_ops.matmul(tensor(9, 10, dtype=torch.float64), tensor(10, 11, dtype=torch.float64)))
 
 
@@ -53,12 +61,17 @@ def fp4():
             for width in (1, 16, 33, 1000):
                 x = tensor(5, width, dtype=dtype, misaligned=width == 1000)
                 for rounding in ("nearest", "stochastic"):
-                    q = my_ops.fp4_quantize(x, format, rounding=rounding)
-                    backward(q.dequantize())
-            a, b = tensor(37, 53, dtype=dtype), tensor(53, 29, dtype=dtype)
-            backward(my_ops.fp4_matmul(a, b, format))
+                    for axis in (-1, 0):
+                        q = my_ops.fp4_quantize(x, format, rounding=rounding, axis=axis)
+                        backward(q.dequantize())
+            # A ragged small tile, and so many ragged large ones that they are chosen.
+            for m, k, n in ((37, 53, 29), (1031, 203, 2057)):
+                a, b = tensor(m, k, dtype=dtype), tensor(k, n, dtype=dtype)
+                backward(my_ops.fp4_matmul(a, b, format))
             weight = my_ops.fp4_quantize(tensor(29, 53).detach(), format)
-            backward(my_ops.fp4_linear(a, weight, tensor(29, dtype=dtype)))
+            backward(
+                my_ops.fp4_linear(tensor(37, 53, dtype=dtype), weight, tensor(29, dtype=dtype))
+            )
 
 
 if __name__ == "__main__":
