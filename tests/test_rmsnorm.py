@@ -205,6 +205,8 @@ def test_module(device):
     torch.testing.assert_close(gemma(x), my_ops.rmsnorm(x))
     wide = my_ops.nn.RMSNorm(48, cast_order="hf", out_dtype=torch.float32, device=device)
     assert wide(x.bfloat16()).dtype == torch.float32
+    assert repr(wide).endswith("elementwise_affine=True, cast_order='hf', out_dtype=torch.float32)")
+    assert repr(gemma).endswith("elementwise_affine=True, weight_offset=1.0)")
 
 
 @pytest.mark.cuda

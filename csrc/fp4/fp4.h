@@ -1,8 +1,8 @@
 // fp4_quantize, fp4_dequantize: a tensor [..., K] to and from the formats of common/fp4.h.
 //
 //   amax         = max |x|, NaN ignored                                      (NVFP4, two levels)
-//   scale[b]     = E4M3(max |x in block b| * S / 6), S = 2688 / amax         (NVFP4; one level: S =
-//   1)
+//   scale[b]     = E4M3(max |x in block b| * S / 6)                          (NVFP4)
+//                  S = 2688 / amax; with one level S = 1
 //                = E8M0 of max |x in block b| by scale_mode                  (MXFP4)
 //   code[k]      = E2M1(x[k] / (scale[b] / S))
 //   value[k]     = code[k] * (scale[b] / S)
@@ -13,8 +13,7 @@
 //         [..., ceil(K / 32)]    uint8, the bits of float8_e8m0fnu     (MXFP4)
 // amax    one float32, for NVFP4 with two levels, else none
 //
-// A NaN makes its block NaN (scale 0x7F or 0xFF, all codes 7). All bytes are the same on CPU and
-// CUDA.
+// A NaN makes its block NaN (scale 0x7F or 0xFF, all codes 7). CPU and CUDA give the same bytes.
 #pragma once
 
 #include <ATen/Dispatch.h>

@@ -20,7 +20,8 @@ class RMSNorm(torch.nn.Module):
 
     Args:
         dim: the size of the last dimension, a number or a sequence of one number.
-        eps: see :func:`my_ops.rmsnorm`.
+        eps: see :func:`my_ops.rmsnorm`. The default is 1e-6; that of torch.nn.RMSNorm is None, the
+            machine epsilon of the dtype in which it computes.
         elementwise_affine: False leaves the weight out.
         weight_offset, cast_order, out_dtype: see :func:`my_ops.rmsnorm`. The weight starts at
             ``1 - weight_offset``.
@@ -64,4 +65,9 @@ class RMSNorm(torch.nn.Module):
         )
 
     def extra_repr(self) -> str:
-        return f"{self.dim}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+        shown = f"{self.dim}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+        for name, default in (("weight_offset", 0.0), ("cast_order", "torch"), ("out_dtype", None)):
+            value = getattr(self, name)
+            if value != default:
+                shown += f", {name}={value!r}"
+        return shown
