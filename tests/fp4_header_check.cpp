@@ -34,8 +34,8 @@ float widened(__half_raw half) { return __half2float(__half(half)); }
 }  // namespace
 
 int main() {
-  constexpr uint32_t kFrom = 0x3D000000u,
-                     kTo = 0x41000000u;  // 0.03125 to 8: every rounding decision
+  // 0.03125 to 8: every rounding decision.
+  constexpr uint32_t kFrom = 0x3D000000u, kTo = 0x41000000u;
   {
     Count count{"e2m1_dense"};
     for (uint32_t bits = kFrom; bits <= kTo; ++bits) compare_e2m1(count, bits);

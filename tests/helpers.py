@@ -26,9 +26,9 @@ def no_synchronization():
 def check_stream_and_graph(step, x):
     """`step()` reads x when its turn on the current stream comes, and again when replayed."""
     step()
+    fresh = torch.randn_like(x)
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
-    fresh = torch.randn_like(x)
     with torch.cuda.stream(stream):
         torch.cuda._sleep(10_000_000)
         x.copy_(fresh)

@@ -69,9 +69,8 @@ def float32_boundaries(block):
     bits = (np.arange(256, dtype=np.uint32)[:, None] << 23) | np.array(mantissas, np.uint32)
     largest = bits.reshape(-1)
     x = np.tile(largest[:, None], (1, block))
-    for k in range(
-        1, block
-    ):  # the same bits 1 to `block` exponents lower: all ratios to the largest
+    # The same bits up to 6 exponents lower, and a little less: all ratios to the largest.
+    for k in range(1, block):
         x[:, k] = np.where(x[:, k] >> 23 > k % 7, x[:, k] - (k % 7 << 23) - k // 7, x[:, k])
     x[:, 1::2] |= 1 << 31
     return torch.from_numpy(x.view(np.float32))

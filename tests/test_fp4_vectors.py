@@ -1,6 +1,5 @@
 """FP4: the published test vectors, bit by bit, and the codes of CUDA's own header."""
 
-import os
 import shutil
 import subprocess
 import sys
@@ -13,6 +12,9 @@ import torch
 import my_ops
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+import cuda_toolchain  # noqa: E402
+
 INF, NAN = float("inf"), float("nan")
 TIES = [0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0]
 
@@ -244,13 +246,11 @@ def test_decoding_of_scale_bytes(device):
 
 
 def _cuda_include():
-    candidates = [os.environ.get("CUDA_HOME"), "/usr/local/cuda"]
-    candidates += [f"{path}/nvidia/cu13" for path in sys.path]
-    for folder in candidates:
-        include = Path(folder or "", "include")
-        if folder and (include / "cuda_fp4.h").exists() and (include / "crt").exists():
+    toolchain = cuda_toolchain.find() or pytest.skip("no CUDA compiler for this torch")
+    for include in (toolchain.cuda_home / "include", *map(Path, toolchain.include_dirs)):
+        if (include / "cuda_fp4.h").exists() and (include / "crt").exists():
             return include
-    pytest.skip("no complete CUDA headers on this machine")
+    raise FileNotFoundError(f"no cuda_fp4.h beside nvcc in {toolchain.cuda_home}")
 
 
 def test_encoder_equals_cuda_header(tmp_path):
