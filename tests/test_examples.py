@@ -33,6 +33,19 @@ def test_load_inline_square(tmp_path):
     assert "square_matrix: matrix: expected a contiguous tensor, got strides [1, 6]" in out
 
 
+def test_quantize_model(tmp_path):
+    pytest.importorskip("transformers")
+    out = run("quantize_model.py", "--steps", 8, "--device", "cpu", cwd=tmp_path)
+    assert "nvfp4       replaced 37 modules, skipped 1" in out  # 9 norms, 28 linears; not the head
+    rows = re.findall(r"^  (as it was|nvfp4|mxfp4) +(\S+) +(\S+) MB +\S+ ms$", out, re.MULTILINE)
+    before, *after = [(float(perplexity), float(size)) for _, perplexity, size in rows]
+    assert len(after) == 2
+    for perplexity, size in after:
+        assert perplexity == pytest.approx(before[0], rel=0.1)
+        assert size < before[1] / 4
+    assert (tmp_path / "out" / "quantized.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_jit_load(tmp_path):
     out = run("jit_load.py", cwd=tmp_path)
     assert "nvfp4 on cpu: 4.50 bits" in out
