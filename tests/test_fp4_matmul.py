@@ -339,7 +339,7 @@ def test_functional_transforms(device):
         torch.func.jvp(scalar, (a[0],), (a[0],))
     with torch.autograd.forward_ad.dual_level():
         dual = torch.autograd.forward_ad.make_dual(a[0], a[0])
-        with pytest.raises(RuntimeError, match=r"forward AD|jvp"):
+        with pytest.raises(RuntimeError, match="jvp"):
             my_ops.fp4_matmul(dual, b)
 
 

@@ -25,10 +25,15 @@ FORMATS = ["nvfp4", "mxfp4"]
 )
 @pytest.mark.parametrize("fullgraph", [False, True])
 @pytest.mark.filterwarnings("ignore")
-def test_compiled_functional_derivatives_of_the_product(device, derivative, fullgraph):
+def test_compiled_functional_derivatives_of_products(device, derivative, fullgraph):
     """Right, outside of the graph, or refused; they were zeros."""
     a, b = torch.randn(3, 32, device=device), torch.randn(32, 5, device=device)
-    for f, x in ((lambda z: my_ops.fp4_matmul(z, b), a), (lambda z: my_ops.fp4_matmul(a, z), b)):
+    q = fp4_quantize(torch.randn(5, 32, device=device))
+    for f, x in (
+        (lambda z: my_ops.fp4_matmul(z, b), a),
+        (lambda z: my_ops.fp4_matmul(a, z), b),
+        (lambda z: my_ops.fp4_linear(z, q), a),
+    ):
         expected = derivative(f, x)
         compiled = torch.compile(
             lambda x, f=f: derivative(f, x), backend="aot_eager", fullgraph=fullgraph

@@ -87,12 +87,19 @@ class FP4LinearFunction(torch.autograd.Function):
             factor = PackedFactor(*stored, shape, not ctx.transposed)
             grad_x = _linear(grad, None if weight is None else weight.t(), None, factor, ctx.format)
         if ctx.needs_input_grad[1]:
-            # In x's own dtype a float32 weight would get its sum rounded to 16 bits, or Inf.
-            wide = torch.promote_types(x.dtype, weight.dtype)
-            grad_weight = (_rows(grad).to(wide).t() @ _rows(x).to(wide)).to(weight.dtype)
+            grad_weight = _weight_gradient(_rows(grad).t(), _rows(x), weight.dtype)
         if ctx.needs_input_grad[2]:
             grad_bias = _rows(grad).sum(0, dtype=torch.float32).to(ctx.bias_dtype)
         return grad_x, grad_weight, grad_bias, *(None,) * 6
+
+
+def _weight_gradient(grad: Tensor, x: Tensor, dtype: torch.dtype) -> Tensor:
+    """grad @ x in the weight's dtype: a float32 weight gets no sum rounded to 16 bits, or Inf."""
+    wide = torch.promote_types(x.dtype, dtype)
+    plain = not (torch.compiler.is_compiling() or needs_function(grad, x))
+    if wide != x.dtype and x.is_cuda and plain:
+        return torch.mm(grad, x, out_dtype=wide).to(dtype)  # on tensor cores; no derivative
+    return (grad.to(wide) @ x.to(wide)).to(dtype)
 
 
 def _rows(x: Tensor) -> Tensor:

@@ -93,12 +93,11 @@ def _check_operand(name: str, x: Tensor, format: str) -> None:
 
 def _packed(x: Tensor, format: str, transposed: bool) -> PackedFactor:
     """x, quantized along its last dimension or the one before; the gradient goes around this."""
-    if not torch._C._are_functorch_transforms_active():
-        x = x.detach() if x.requires_grad else x  # 0.6 us
-    # Compiled, transforms take the Function apart: there x has to reach an operator that refuses to
-    # be differentiated, or its gradient would be lost in silence.
-    elif not torch.compiler.is_compiling():
-        x = x.detach()
+    if needs_function(x):
+        # Compiled, transforms take the Function apart: there x has to reach an operator that
+        # refuses to be differentiated, or its gradient would be lost in silence.
+        apart = torch._C._are_functorch_transforms_active() and torch.compiler.is_compiling()
+        x = x if apart else x.detach()
     amax = _amax(x) if format == "nvfp4" else None
     stored = x.t() if transposed else x
     packed, scale_bytes = _quantize(stored, amax, format, "floor", "nearest", 0)
