@@ -1,12 +1,15 @@
-"""my_ops.fp4_quantize and fp4_dequantize beside a copy and beside torch.compile of the formula.
+"""my_ops.fp4_quantize and fp4_dequantize beside a copy, torch.compile of the formula and others.
 
-    python benchmarks/bench_fp4.py
+    python benchmarks/bench_fp4.py [results.json]
 
 Bytes of an element of b bytes: x is read (b), codes (1/2) and scales (1/16 for NVFP4, 1/32 for
-MXFP4) are written, or the other way round. Computing amax reads x once more.
+MXFP4) are written, or the other way round. Computing amax reads x once more. torchao and
+bitsandbytes (another format, 4.5 bits an element too) are timed where they are installed.
 """
 
 import functools
+import json
+import sys
 
 import torch
 from common import (
@@ -52,10 +55,39 @@ def cases(x):
         if format == "nvfp4":
             yield "nvfp4 quantize, torch.compile", b + stored, lambda: compiled(x, amax)
             yield "nvfp4 amax and quantize", 2 * b + stored, lambda: quantize(x)
+            yield "nvfp4 quantize, 2D scales", b + stored, functools.partial(given, block2d=True)
         yield f"{format} quantize along axis 0", b + stored, functools.partial(given, axis=0)
         stochastic = functools.partial(given, rounding="stochastic")
         yield f"{format} quantize, stochastic", b + stored, stochastic
         yield f"{format} dequantize", b + stored, q.dequantize
+        rows, weight = x.view(-1, 8192 if DEVICE == "cuda" else 2048), x[0, :8192]
+        fused = functools.partial(my_ops.rmsnorm_fp4_quantize, rows, weight, format=format)
+        yield f"{format} rmsnorm and quantize", b + stored, functools.partial(fused, **options)
+    yield from other_libraries(x, amax)
+
+
+def other_libraries(x, amax):
+    b = x.dtype.itemsize
+    if x.dtype != torch.float16:
+        try:
+            from torchao.prototype.mx_formats.mx_tensor import to_mx
+            from torchao.prototype.mx_formats.nvfp4_tensor import nvfp4_quantize
+        except ImportError:
+            pass
+        else:
+            scale = amax / 2688
+            nvfp4, mxfp4 = torch.compile(nvfp4_quantize), torch.compile(to_mx)
+            yield "nvfp4 torchao, compiled", b + 9 / 16, lambda: nvfp4(x, 16, scale)
+            element = torch.float4_e2m1fn_x2
+            yield "mxfp4 torchao, compiled", b + 17 / 32, lambda: mxfp4(x, element, 32)
+    try:
+        from bitsandbytes.functional import quantize_4bit
+    except ImportError:
+        return
+    if DEVICE == "cuda":
+        part = x[:8192, :8192].contiguous()  # it is slow: a quarter of the tensor
+        share = part.numel() / x.numel()
+        yield "bitsandbytes 4-bit", (b + 9 / 16) * share, lambda: quantize_4bit(part)
 
 
 def check_bytes(x):
@@ -76,8 +108,10 @@ def check_bytes(x):
             assert error < (0.2 if options.get("rounding") else 0.12)
 
 
-def bandwidth() -> None:
+def bandwidth() -> dict[str, float]:
+    """The share of a copy's rate, by case."""
     copy = copy_bytes_per_second()
+    shares = {}
     print_header(f"fp4, [{SIDE}, {SIDE}]", "case", "us", "GB/s", "of copy")
     print_row("copy", "", copy / 1e9, "")
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
@@ -88,6 +122,34 @@ def bandwidth() -> None:
             rate = bytes_ * x.numel() / seconds
             cells = seconds * 1e6, rate / 1e9, f"{100 * rate / copy:.1f} %"
             print_row(f"{name} {str(dtype)[6:]}", *cells)
+            shares[f"{name} {str(dtype)[6:]}"] = rate / copy
+    return shares
+
+
+def small_rows() -> None:
+    """Few rows of 8192 in a CUDA graph, as in decoding."""
+    if DEVICE != "cuda":
+        return
+    print_header("fp4, us in a CUDA graph, rows of 8192 bfloat16", "rows", "amax given", "amax")
+    for rows in (1, 8, 64):
+        x = torch.randn(rows, 8192, dtype=torch.bfloat16, device=DEVICE)
+        amax = torch.ops.my_ops.fp4_amax(x)
+        raw = functools.partial(torch.ops.my_ops.fp4_quantize, x, amax)
+        given = graphed(functools.partial(raw, "nvfp4", "floor", "nearest", 0))
+        own = graphed(functools.partial(my_ops.fp4_quantize, x))
+        print_row(str(rows), *(measure(g.replay) / CALLS_IN_GRAPH * 1e6 for g in (given, own)))
+
+
+CALLS_IN_GRAPH = 50
+
+
+def graphed(function) -> torch.cuda.CUDAGraph:
+    function()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(CALLS_IN_GRAPH):
+            function()
+    return graph
 
 
 def overhead() -> None:
@@ -107,5 +169,9 @@ def overhead() -> None:
 
 
 if __name__ == "__main__":
-    bandwidth()
+    shares = bandwidth()
+    small_rows()
     overhead()
+    if len(sys.argv) > 1:
+        with open(sys.argv[1], "w") as file:
+            json.dump(shares, file, indent=1)

@@ -64,7 +64,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module_) {
   module_.def("fp4_amax", &my_ops::fp4_amax, arg("x"), ReleaseGil());
   module_.def("fp4_quantize", &my_ops::fp4_quantize, arg("x"), arg("amax") = pybind11::none(),
               arg("format") = "nvfp4", arg("scale_mode") = "floor", arg("rounding") = "nearest",
-              arg("seed") = 0, ReleaseGil());
+              arg("seed") = 0, arg("block2d") = false, ReleaseGil());
   module_.def("fp4_dequantize", &my_ops::fp4_dequantize, arg("packed"), arg("scale"), arg("amax"),
               arg("K"), arg("format") = "nvfp4", arg("dtype") = "float32", ReleaseGil());
 

@@ -16,6 +16,7 @@ def fp4_quantize(
     scale_mode: str = "floor",
     rounding: str = "nearest",
     seed: int = 0,
+    block2d: bool = False,
 ) -> tuple[Tensor, Tensor]: ...
 def fp4_dequantize(
     packed: Tensor,

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from my_ops import _fp4_exchange
 from my_ops._fp4_handlers import DTYPES, HANDLERS, values
+from my_ops._fp4_scales import BLOCK_SIZE, SCALE_DTYPE
 
 __all__ = ["BLOCK_SIZE", "DTYPES", "FP4Tensor"]
 
-BLOCK_SIZE = {"nvfp4": 16, "mxfp4": 32}
 _SetExcluded = torch._C._SetExcludeDispatchKeyGuard
 _ADInplaceOrView = torch._C.DispatchKey.ADInplaceOrView
-_SCALE_DTYPE = {"nvfp4": torch.float8_e4m3fn, "mxfp4": torch.float8_e8m0fnu}
 
 
 class FP4Tensor(Tensor):
@@ -87,7 +87,7 @@ class FP4Tensor(Tensor):
 
     @property
     def scale(self) -> Tensor:
-        return self.scale_bytes.view(_SCALE_DTYPE[self.format])
+        return self.scale_bytes.view(SCALE_DTYPE[self.format])
 
     @property
     def nbytes(self) -> int:
@@ -104,6 +104,40 @@ class FP4Tensor(Tensor):
         from my_ops.ops.fp4 import fp4_dequantize
 
         return fp4_dequantize(self, dtype)
+
+    # ---- Checkpoints: the same codes and block scales, the tensor scale by either side ----
+
+    def to_compressed_tensors(self) -> dict[str, Tensor]:
+        """What compressed-tensors (vLLM) stores for a weight, by its names.
+
+        ``weight_packed``, ``weight_scale`` and, for NVFP4, ``weight_global_scale``: one float32
+        on the encode side, 2688 / amax. The format is nvfp4- or mxfp4-pack-quantized.
+        """
+        return _fp4_exchange.to_compressed_tensors(self)
+
+    @classmethod
+    def from_compressed_tensors(
+        cls, tensors: dict[str, Tensor], dtype: torch.dtype = torch.bfloat16
+    ) -> FP4Tensor:
+        """The weight of which ``tensors`` holds what :meth:`to_compressed_tensors` returns."""
+        packed, scale_bytes, amax, format = _fp4_exchange.from_compressed_tensors(tensors)
+        return cls(packed, scale_bytes, amax, format, 2 * packed.shape[-1], dtype)
+
+    def to_modelopt(self) -> dict[str, Tensor]:
+        """What ModelOpt (TensorRT-LLM) stores for a weight, by its names.
+
+        ``weight``, ``weight_scale`` and, for NVFP4, ``weight_scale_2``: a float32 on the decode
+        side, amax / 2688.
+        """
+        return _fp4_exchange.to_modelopt(self)
+
+    @classmethod
+    def from_modelopt(
+        cls, tensors: dict[str, Tensor], dtype: torch.dtype = torch.bfloat16
+    ) -> FP4Tensor:
+        """The weight of which ``tensors`` holds what :meth:`to_modelopt` returns."""
+        packed, scale_bytes, amax, format = _fp4_exchange.from_modelopt(tensors)
+        return cls(packed, scale_bytes, amax, format, 2 * packed.shape[-1], dtype)
 
     def __repr__(self, *, tensor_contents=None) -> str:
         gradient = ", requires_grad=True" if self.requires_grad else ""

@@ -162,6 +162,45 @@ def test_layout_changes_no_bit(device, dtype, format, options):
             assert torch.equal(a.dequantize(), b.dequantize())
 
 
+# Rows that are the columns of a matrix: whole tiles of 64 by 128, ragged ones, an odd distance,
+# fewer than a warp has lanes, and so few that a column is no word.
+@recipes
+@pytest.mark.parametrize("shape", [(64, 256), (100, 333), (33, 129), (7, 40), (2, 1000), (513, 2)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_columns_change_no_bit(device, shape, dtype, format, options):
+    wide = torch.randn(shape[1] + 1, shape[0] + 3, device=device).to(dtype)
+    wide[3, 5 % shape[0]] = float("nan")
+    for view in (wide[1:, : shape[0]], wide[1:, 1 : shape[0] + 1], wide[1:, 3:].contiguous()):
+        x = view.t()
+        for rounding in ("nearest", "stochastic"):
+            a = my_ops.fp4_quantize(x, format, rounding=rounding, seed=9, **options)
+            b = my_ops.fp4_quantize(x.contiguous(), format, rounding=rounding, seed=9, **options)
+            assert torch.equal(a.packed, b.packed)
+            assert torch.equal(a.scale_bytes, b.scale_bytes)
+            c = my_ops.fp4_quantize(view, format, axis=0, rounding=rounding, seed=9, **options)
+            assert torch.equal(c.packed, b.packed)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine")
+@pytest.mark.parametrize("format", ["nvfp4", "mxfp4"])
+def test_every_float32_that_is_rounded(format):
+    """All from 2^-6 to 6 and their negatives, and samples below: the GPU's encoder is its own."""
+    first, last = (torch.tensor(v).view(torch.int32).item() for v in (2.0**-6, 6.0))
+    tried = 0
+    for start in [*range(first, last + 1, 15 << 20), *range(0, first, 1 << 27)]:
+        bits = torch.arange(start, min(start + (15 << 20), last + 1), dtype=torch.int32)
+        bits = bits[: bits.numel() // 15 * 15].view(-1, 15)
+        x = torch.full((bits.shape[0], BLOCK[format]), 6.0)  # pins the scale to 1
+        x[:, 1:16] = bits.view(torch.float32)
+        x[:, 2::2].neg_()
+        a, b = (my_ops.fp4_quantize(t, format, two_level=False) for t in (x.cuda(), x))
+        assert torch.equal(a.packed.cpu(), b.packed)
+        assert torch.equal(a.scale_bytes.cpu(), b.scale_bytes)
+        tried += bits.numel()
+    print(f"{format}: {tried} float32 inputs, 0 bytes differ between CUDA and CPU")
+
+
 @pytest.mark.parametrize("format", ["nvfp4", "mxfp4"])
 def test_quantizing_the_values_again_changes_nothing(device, format):
     """Where the scale byte is normal, and for MXFP4's floor unless a block saturates."""

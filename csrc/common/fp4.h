@@ -125,15 +125,16 @@ MY_OPS_FP4 float e4m3_decode(uint8_t byte) {
 }
 
 // The four modes are one integer rule: the exponent of amax, less 2, plus one where the fraction is
-// over the mode's threshold. It decides on float32 bits; logarithms are inexact on both devices.
+// over 1.5 (rceil), from 1.75 on (even) or over 1 (ceil). It decides on float32 bits: what is added
+// to them carries into the exponent there. Logarithms are inexact on both devices.
 MY_OPS_FP4 uint8_t e8m0_encode(float amax, Fp4ScaleMode mode) {
+  const uint32_t carry = mode == Fp4ScaleMode::rceil  ? 0x3FFFFFu
+                         : mode == Fp4ScaleMode::even ? 0x200000u
+                         : mode == Fp4ScaleMode::ceil ? 0x7FFFFFu
+                                                      : 0u;
   const uint32_t bits = float_bits(amax) & 0x7FFFFFFFu;
   if (bits >= 0x7F800000u) return kE8M0NaN;
-  const uint32_t fraction = bits & 0x7FFFFFu;
-  const bool bump = (mode == Fp4ScaleMode::rceil && fraction > 0x400000u) ||
-                    (mode == Fp4ScaleMode::even && fraction >= 0x600000u) ||
-                    (mode == Fp4ScaleMode::ceil && fraction != 0u);
-  const int exponent = static_cast<int>(bits >> 23) - 2 + (bump ? 1 : 0);
+  const int exponent = static_cast<int>((bits + carry) >> 23) - 2;
   return static_cast<uint8_t>(exponent < 0 ? 0 : exponent);
 }
 

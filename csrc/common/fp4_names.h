@@ -24,6 +24,19 @@ inline Fp4Format fp4_format_named(const char* op, const std::string& name) {
                                  {{"nvfp4", Fp4Format::nvfp4}, {"mxfp4", Fp4Format::mxfp4}});
 }
 
+inline Fp4ScaleMode fp4_scale_mode_named(const char* op, const std::string& name,
+                                         Fp4Format format) {
+  const auto mode =
+      named_choice<Fp4ScaleMode>(op, "scale_mode", name, "'floor', 'rceil', 'ceil' or 'even'",
+                                 {{"floor", Fp4ScaleMode::floor},
+                                  {"rceil", Fp4ScaleMode::rceil},
+                                  {"ceil", Fp4ScaleMode::ceil},
+                                  {"even", Fp4ScaleMode::even}});
+  MY_OPS_CHECK(format == Fp4Format::mxfp4 || mode == Fp4ScaleMode::floor, op, "scale_mode",
+               "'floor' (the other modes are those of 'mxfp4')", "'", name, "'");
+  return mode;
+}
+
 // The dtypes of the high-precision side.
 inline at::ScalarType fp4_dtype_named(const char* op, const std::string& name) {
   return named_choice<at::ScalarType>(

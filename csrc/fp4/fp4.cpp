@@ -11,6 +11,7 @@
 #include "common/device.h"
 #include "common/fp4_names.h"
 #include "common/register.h"
+#include "fp4/fp4_tensors.h"
 
 namespace my_ops {
 namespace {
@@ -21,29 +22,12 @@ void check_x(const char* op, const at::Tensor& x) {
   MY_OPS_CHECK(x.dim() > 0, op, "x", "at least one dimension", "a tensor without dimensions");
 }
 
-// x as rows, or a copy of it where its last dimension is not dense or its leading ones do not
-// collapse into one.
-std::pair<at::Tensor, Fp4Rows> as_rows(const at::Tensor& x) {
-  const int64_t K = x.size(-1);
-  const int64_t rows = K == 0 ? 0 : x.numel() / K;
-  bool regular = K == 1 || x.stride(-1) == 1;
-  int64_t row_stride = K, expected = -1;  // -1: no leading dimension seen yet
-  for (int64_t d = x.dim() - 2; d >= 0; --d) {
-    if (x.size(d) == 1) continue;
-    if (expected == -1) {
-      row_stride = expected = x.stride(d);
-    }
-    regular = regular && x.stride(d) == expected;
-    expected *= x.size(d);
-  }
-  if (regular) return {x, {rows, K, row_stride}};
-  return {x.contiguous(), {rows, K, K}};
-}
-
-std::vector<int64_t> with_last(const at::Tensor& like, int64_t last) {
-  auto sizes = like.sizes().vec();
-  sizes.back() = last;
-  return sizes;
+// As as_rows, but a transposed matrix stays what it is: its rows are dense columns.
+std::pair<at::Tensor, Fp4Rows> as_rows_or_columns(const at::Tensor& x) {
+  const bool transposed = x.dim() == 2 && x.size(0) > 1 && x.size(1) > 1 && x.stride(0) == 1 &&
+                          x.stride(1) >= x.size(0);
+  if (transposed) return {x, {x.size(0), x.size(1), 1, x.stride(1)}};
+  return as_rows(x);
 }
 
 void check_stored(const char* op, const char* argument, const at::Tensor& tensor,
@@ -59,34 +43,31 @@ at::Tensor fp4_amax(const at::Tensor& x) {
   constexpr const char* kOp = "fp4_amax";
   check_x(kOp, x);
   const OperatorGuard guard(x);
-  auto amax = at::zeros({}, x.options().dtype(at::kFloat));
-  if (x.numel() == 0) return amax;
-  const auto [dense, rows] = as_rows(x);
+  const auto float32 = x.options().dtype(at::kFloat);
+  if (x.numel() == 0) return at::zeros({}, float32);
+  auto amax = at::empty({}, float32);
+  auto [dense, rows] = as_rows_or_columns(x);
+  if (rows.k_stride != 1) rows = {rows.K, rows.rows, rows.k_stride};  // any order will do
   MY_OPS_CALL_ON_DEVICE_OF(x, fp4_amax, dense, rows, amax);
   return amax;
 }
 
-std::tuple<at::Tensor, at::Tensor> fp4_quantize(const at::Tensor& x,
-                                                const std::optional<at::Tensor>& amax,
-                                                const std::string& format,
-                                                const std::string& scale_mode,
-                                                const std::string& rounding, int64_t seed) {
+std::tuple<at::Tensor, at::Tensor> fp4_quantize(
+    const at::Tensor& x, const std::optional<at::Tensor>& amax, const std::string& format,
+    const std::string& scale_mode, const std::string& rounding, int64_t seed, bool block2d) {
   constexpr const char* kOp = "fp4_quantize";
   check_x(kOp, x);
   Fp4QuantizeOptions options;
   options.format = fp4_format_named(kOp, format);
-  options.scale_mode = named_choice<Fp4ScaleMode>(kOp, "scale_mode", scale_mode,
-                                                  "'floor', 'rceil', 'ceil' or 'even'",
-                                                  {{"floor", Fp4ScaleMode::floor},
-                                                   {"rceil", Fp4ScaleMode::rceil},
-                                                   {"ceil", Fp4ScaleMode::ceil},
-                                                   {"even", Fp4ScaleMode::even}});
+  options.scale_mode = fp4_scale_mode_named(kOp, scale_mode, options.format);
   options.stochastic = named_choice<bool>(kOp, "rounding", rounding, "'nearest' or 'stochastic'",
                                           {{"nearest", false}, {"stochastic", true}});
   options.seed = static_cast<uint64_t>(seed);
+  options.tiles = block2d;
   const bool mxfp4 = options.format == Fp4Format::mxfp4;
-  MY_OPS_CHECK(mxfp4 || scale_mode == "floor", kOp, "scale_mode",
-               "'floor' (the other modes are those of 'mxfp4')", "'", scale_mode, "'");
+  MY_OPS_CHECK(!block2d || (!mxfp4 && x.dim() == 2), kOp, "block2d",
+               "False, but for a matrix and 'nvfp4'", "True for ", x.dim(), " dimensions and '",
+               format, "'");
   if (amax) check_fp4_amax(kOp, "amax", *amax, options.format, "x", x);
   options.amax = amax ? amax->const_data_ptr<float>() : nullptr;
 
@@ -96,7 +77,7 @@ std::tuple<at::Tensor, at::Tensor> fp4_quantize(const at::Tensor& x,
   auto packed = at::empty(with_last(x, ceil_div(K, 2)), bytes);
   auto scale = at::empty(with_last(x, ceil_div(K, fp4_block_size(options.format))), bytes);
   if (x.numel() == 0) return {packed, scale};
-  const auto [dense, rows] = as_rows(x);
+  const auto [dense, rows] = x.is_cuda() && !block2d ? as_rows_or_columns(x) : as_rows(x);
   MY_OPS_CALL_ON_DEVICE_OF(x, fp4_quantize, dense, rows, options, packed, scale);
   return {packed, scale};
 }
@@ -129,7 +110,7 @@ TORCH_LIBRARY_FRAGMENT(my_ops, library) {
   define_op(library, "fp4_amax(Tensor x) -> Tensor", &fp4_amax);
   define_op(library,
             "fp4_quantize(Tensor x, Tensor? amax, str format, str scale_mode, str rounding, "
-            "int seed) -> (Tensor, Tensor)",
+            "int seed, bool block2d=False) -> (Tensor, Tensor)",
             &fp4_quantize);
   define_op(library,
             "fp4_dequantize(Tensor packed, Tensor scale, Tensor? amax, SymInt K, str format, "

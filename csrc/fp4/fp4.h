@@ -13,6 +13,8 @@
 //         [..., ceil(K / 32)]    uint8, the bits of float8_e8m0fnu     (MXFP4)
 // amax    one float32, for NVFP4 with two levels, else none
 //
+// With block2d, x is a matrix and block b of 16 rows one tile of 16 by 16: all have its scale.
+//
 // A NaN makes its block NaN (scale 0x7F or 0xFF, all codes 7). CPU and CUDA give the same bytes.
 #pragma once
 
@@ -36,11 +38,9 @@ namespace my_ops {
 
 // The operators: checks, allocation, choice of the device (fp4.cpp).
 at::Tensor fp4_amax(const at::Tensor& x);
-std::tuple<at::Tensor, at::Tensor> fp4_quantize(const at::Tensor& x,
-                                                const std::optional<at::Tensor>& amax,
-                                                const std::string& format,
-                                                const std::string& scale_mode,
-                                                const std::string& rounding, int64_t seed);
+std::tuple<at::Tensor, at::Tensor> fp4_quantize(
+    const at::Tensor& x, const std::optional<at::Tensor>& amax, const std::string& format,
+    const std::string& scale_mode, const std::string& rounding, int64_t seed, bool block2d);
 at::Tensor fp4_dequantize(const at::Tensor& packed, const at::Tensor& scale,
                           const std::optional<at::Tensor>& amax, int64_t K,
                           const std::string& format, const std::string& dtype);
@@ -50,10 +50,12 @@ struct Fp4QuantizeOptions {
   Fp4ScaleMode scale_mode;
   bool stochastic;
   uint64_t seed;
+  bool tiles;         // 16 rows of NVFP4 blocks share a scale
   const float* amax;  // null: one level, or MXFP4
 };
 
-// The kernels. `rows` describes x, of which nothing else is read; the other tensors are dense.
+// The kernels. `rows` describes x, of which nothing else is read; the other tensors are dense. Only
+// fp4_quantize_cuda takes rows that are the columns of a matrix.
 void fp4_amax_cpu(const at::Tensor& x, const Fp4Rows& rows, at::Tensor& amax);
 void fp4_amax_cuda(const at::Tensor& x, const Fp4Rows& rows, at::Tensor& amax);
 void fp4_quantize_cpu(const at::Tensor& x, const Fp4Rows& rows, const Fp4QuantizeOptions& options,

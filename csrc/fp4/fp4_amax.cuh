@@ -9,8 +9,6 @@
 
 namespace my_ops {
 
-constexpr int kAmaxPacks = 4;  // loads that a thread keeps in flight
-
 template <bool kAligned, typename scalar_t>
 __global__ void __launch_bounds__(kFp4Threads)
     fp4_amax_kernel(const scalar_t* x,  // [rows, K], row_stride
@@ -24,14 +22,14 @@ __global__ void __launch_bounds__(kFp4Threads)
     const scalar_t* row_x = x + row * shape.row_stride;
     for (int64_t pack = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; pack * kN < shape.K;
          pack += step * kAmaxPacks) {
-      Fp4Pack<scalar_t> packs[kAmaxPacks];
+      uint32_t packs[kAmaxPacks][kVecBytes / 4];
 #pragma unroll
       for (int p = 0; p < kAmaxPacks; ++p) {
-        packs[p] = load_pack<kAligned>(row_x, (pack + p * step) * kN, shape.K);
+        load_words<kAligned>(row_x, (pack + p * step) * kN, shape.K, packs[p]);
       }
 #pragma unroll
       for (int p = 0; p < kAmaxPacks; ++p) {
-        largest = fmaxf(largest, largest_magnitude</*kKeepNaN=*/false>(packs[p]));
+        largest = fmaxf(largest, largest_magnitude<scalar_t, /*kKeepNaN=*/false>(packs[p]));
       }
     }
   }

@@ -13,6 +13,7 @@ namespace {
 constexpr int64_t kGrainElements = 32768;  // worth a thread: about 100 us
 constexpr int kMaxBlock = 32;
 constexpr int kEight = 8;  // elements that are encoded into one word
+constexpr int64_t kTileRows = 16;
 
 uint32_t magnitude_bits(float x) { return float_bits(x) & 0x7FFFFFFFu; }
 
@@ -37,6 +38,20 @@ uint32_t encode_eight(const float (&x)[kEight], const Fp4BlockScale& scale,
   const int half = k % 16 / kEight * 2;
   const uint32_t words[] = {random.word[half], random.word[half + 1]};
   return fp4_encode_stochastic<kEight>(x, scale, words);
+}
+
+// The largest magnitude of the tile that a block of one row is part of.
+template <typename scalar_t>
+uint32_t tile_largest(const scalar_t* x, const Fp4Rows& shape, int64_t row, int64_t k,
+                      int64_t count) {
+  const int64_t first = row / kTileRows * kTileRows;
+  uint32_t largest = 0;
+  for (int64_t r = first; r < std::min(first + kTileRows, shape.rows); ++r) {
+    for (int64_t i = 0; i < count; ++i) {
+      largest = std::max(largest, magnitude_bits(x[r * shape.row_stride + k + i]));
+    }
+  }
+  return largest;
 }
 
 }  // namespace
@@ -83,6 +98,7 @@ void fp4_quantize_cpu(const at::Tensor& x, const Fp4Rows& rows, const Fp4Quantiz
         elements[i / kEight][i % kEight] = element;
         largest = std::max(largest, magnitude_bits(element));
       }
+      if (options.tiles) largest = tile_largest(x_data, rows, row, k, count);
       const auto block_scale = nvfp4 ? nvfp4_block_scale(bits_float(largest), tensor)
                                      : mxfp4_block_scale(bits_float(largest), options.scale_mode);
       scale_data[row * scale.size(-1) + k / block] = block_scale.byte;

@@ -43,13 +43,13 @@ void with_format(Fp4Format format, Function function) {
   }
 }
 
-// Whether every row of the high-precision side consists of whole 16-byte packs. Then the rows of
-// codes, of half a byte an element, consist of whole words too.
+// Whether every row of the high-precision side consists of whole chunks of elements, in 16-byte
+// packs. Then the rows of codes consist of whole chunks too, of half a byte an element.
 template <typename scalar_t>
-bool rows_are_aligned(const scalar_t* data, const Fp4Rows& shape) {
-  constexpr int kN = kVecElements<scalar_t>;
-  return aligned_to_vec(data) && shape.K % kN == 0 &&
-         (shape.rows == 1 || shape.row_stride % kN == 0);
+bool rows_are_aligned(const scalar_t* data, const Fp4Rows& shape,
+                      int chunk = kVecElements<scalar_t>) {
+  return aligned_to_vec(data) && shape.K % chunk == 0 &&
+         (shape.rows == 1 || shape.row_stride % kVecElements<scalar_t> == 0);
 }
 
 }  // namespace my_ops

@@ -12,7 +12,7 @@ template <Fp4Format kFormat, typename scalar_t>
 void dequantize_cuda(const uint8_t* packed, const uint8_t* scale, const float* amax,
                      const Fp4Rows& rows, scalar_t* y) {
   const auto shape = fp4_collapse(rows, fp4_block_size(kFormat));
-  const auto [grid, block] = fp4_launch(shape, kVecElements<scalar_t>);
+  const auto [grid, block] = fp4_launch(shape, kVecElements<scalar_t>, kFp4Packs);
   const bool whole_words = reinterpret_cast<std::uintptr_t>(packed) % sizeof(uint32_t) == 0;
   with_flag(whole_words && rows_are_aligned(y, shape),
             [&, grid = grid, block = block](auto aligned) {

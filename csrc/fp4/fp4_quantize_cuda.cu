@@ -10,12 +10,15 @@
 #include "fp4/fp4_amax.cuh"
 #include "fp4/fp4_cuda.cuh"
 #include "fp4/fp4_quantize.cuh"
+#include "fp4/fp4_quantize_columns.cuh"
 
 namespace my_ops {
 namespace {
 
 template <typename scalar_t>
 void amax_cuda(const scalar_t* x, const Fp4Rows& rows, uint32_t* amax) {
+  const auto stream = c10::cuda::getCurrentCUDAStream();
+  C10_CUDA_CHECK(cudaMemsetAsync(amax, 0, sizeof *amax, stream));
   const auto shape = fp4_collapse(rows, 1);
   const auto [grid, block] = fp4_amax_launch(shape, kVecElements<scalar_t>);
   with_flag(rows_are_aligned(x, shape), [&, grid = grid, block = block](auto aligned) {
@@ -23,16 +26,37 @@ void amax_cuda(const scalar_t* x, const Fp4Rows& rows, uint32_t* amax) {
   });
 }
 
-template <Fp4Format kFormat, typename scalar_t>
-void quantize_cuda(const scalar_t* x, const Fp4Rows& rows, const Fp4QuantizeOptions& options,
+template <Fp4Format kFormat, bool kStochastic, typename scalar_t>
+void quantize_rows(const scalar_t* x, const Fp4Rows& rows, const Fp4QuantizeOptions& options,
                    uint8_t* packed, uint8_t* scale) {
-  const auto shape = fp4_collapse(rows, fp4_block_size(kFormat));
-  const auto [grid, block] = fp4_launch(shape, kVecElements<scalar_t>);
-  with_flag(options.stochastic, [&, grid = grid, block = block](auto stochastic) {
-    with_flag(rows_are_aligned(x, shape), [&](auto aligned) {
-      launch(fp4_quantize_kernel<kFormat, stochastic, aligned, scalar_t>, grid, block, 0, x, packed,
-             scale, shape, options.amax, options.scale_mode, options.seed);
+  const auto shape = options.tiles ? rows : fp4_collapse(rows, fp4_block_size(kFormat));
+  const auto config = fp4_quantize_launch(shape, kFp4Chunks<scalar_t>, options.tiles);
+  const auto launch_walk = [&](auto walk) {
+    with_flag(rows_are_aligned(x, shape, kFp4Chunk), [&](auto aligned) {
+      launch(fp4_quantize_kernel<kFormat, kStochastic, walk, aligned, scalar_t>, config.launch.grid,
+             config.launch.block, 0, x, packed, scale, shape, options.amax, options.scale_mode,
+             options.seed);
     });
+  };
+  if (config.walk == Fp4Walk::along) {
+    launch_walk(std::integral_constant<Fp4Walk, Fp4Walk::along>{});
+  } else if (config.walk == Fp4Walk::down) {
+    launch_walk(std::integral_constant<Fp4Walk, Fp4Walk::down>{});
+  } else if constexpr (kFormat == Fp4Format::nvfp4) {
+    launch_walk(std::integral_constant<Fp4Walk, Fp4Walk::tiles>{});
+  }
+}
+
+template <Fp4Format kFormat, bool kStochastic, typename scalar_t>
+void quantize_columns(const scalar_t* x, const Fp4Rows& shape, const Fp4QuantizeOptions& options,
+                      uint8_t* packed, uint8_t* scale) {
+  constexpr int kColumns = kColumnsOfThread<scalar_t>;
+  const auto [grid, block] = fp4_columns_launch(shape, kColumns);
+  const bool whole_words = reinterpret_cast<std::uintptr_t>(x) % sizeof(uint32_t) == 0 &&
+                           shape.rows % kColumns == 0 && shape.k_stride % kColumns == 0;
+  with_flag(whole_words, [&, grid = grid, block = block](auto aligned) {
+    launch(fp4_quantize_columns_kernel<kFormat, kStochastic, aligned, scalar_t>, grid, block, 0, x,
+           packed, scale, shape, options.amax, options.scale_mode, options.seed);
   });
 }
 
@@ -48,9 +72,17 @@ void fp4_amax_cuda(const at::Tensor& x, const Fp4Rows& rows, at::Tensor& amax) {
 void fp4_quantize_cuda(const at::Tensor& x, const Fp4Rows& rows, const Fp4QuantizeOptions& options,
                        at::Tensor& packed, at::Tensor& scale) {
   FP4_DISPATCH(x.scalar_type(), [&] {
+    const auto* x_data = cuda_pointer(x.const_data_ptr<scalar_t>());
+    auto* packed_data = packed.mutable_data_ptr<uint8_t>();
+    auto* scale_data = scale.mutable_data_ptr<uint8_t>();
     with_format(options.format, [&](auto format) {
-      quantize_cuda<format>(cuda_pointer(x.const_data_ptr<scalar_t>()), rows, options,
-                            packed.mutable_data_ptr<uint8_t>(), scale.mutable_data_ptr<uint8_t>());
+      with_flag(options.stochastic, [&](auto stochastic) {
+        if (rows.k_stride == 1) {
+          quantize_rows<format, stochastic>(x_data, rows, options, packed_data, scale_data);
+        } else {
+          quantize_columns<format, stochastic>(x_data, rows, options, packed_data, scale_data);
+        }
+      });
     });
   });
 }

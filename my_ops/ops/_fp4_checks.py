@@ -1,13 +1,15 @@
 """The checks of the FP4 operators in Python: of names and types, and what their fakes check."""
 
 import numbers
+from functools import partial
 
 import torch
+import torch.autograd.forward_ad as forward_ad
 from torch import Tensor
 
 from my_ops._fp4_handlers import DTYPES
 from my_ops.fp4_tensor import BLOCK_SIZE
-from my_ops.ops._function import check
+from my_ops.ops._function import check, forward_mode_is_active
 
 DTYPE_NAMES = {dtype: str(dtype).removeprefix("torch.") for dtype in DTYPES}
 SCALE_MODES = "floor", "rceil", "ceil", "even"
@@ -50,6 +52,23 @@ def check_amax_number(amax) -> None:
     else:
         return
     raise_expected("fp4_quantize", "amax", expected, got)
+
+
+def given_amax(amax, x: Tensor, format: str, two_level: bool) -> Tensor:
+    """The `amax` that a caller gives fp4_quantize, as a tensor."""
+    refuse = partial(raise_expected, "fp4_quantize", "amax")
+    if format == "mxfp4":
+        refuse("None (the format 'mxfp4' has no tensor scale)", amax)
+    if not two_level:
+        refuse("None with two_level=False", amax)
+    if isinstance(amax, Tensor):
+        if forward_mode_is_active() and forward_ad.unpack_dual(amax).tangent is not None:
+            refuse("a tensor without a tangent, which quantizing does not carry", "a dual tensor")
+        # A copy: the FP4Tensor owns it, whatever becomes of the caller's.
+        amax = amax.detach().clone()
+        return amax.view(()) if amax.numel() == 1 else amax
+    check_amax_number(amax)
+    return torch.full((), amax, dtype=torch.float32, device=x.device)
 
 
 # ---- For fakes: what the C++ operators check. Symbolic sizes are checked when they run. ----

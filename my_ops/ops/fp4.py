@@ -1,32 +1,24 @@
 """my_ops.fp4_quantize and fp4_dequantize: NVFP4 and MXFP4. Public functions, Functions, fakes."""
 
-from functools import partial
-
 import torch
-import torch.autograd.forward_ad as forward_ad
 from torch import Tensor
 
+from my_ops._fp4_scales import scaled_magnitudes
 from my_ops.fp4_tensor import BLOCK_SIZE, FP4Tensor
 from my_ops.ops._fp4_checks import (
     DTYPE_NAMES,
     SCALE_MODES,
     blocks,
     check_amax,
-    check_amax_number,
     check_format,
     check_name,
     check_packed,
     check_tensor,
+    given_amax,
     raise_expected,
     signed_seed,
 )
-from my_ops.ops._function import (
-    check,
-    fast_apply,
-    forward_mode_is_active,
-    needs_function,
-    raw_operator,
-)
+from my_ops.ops._function import check, fast_apply, needs_function, raw_operator
 
 _amax = raw_operator("fp4_amax")
 _quantize = raw_operator("fp4_quantize")
@@ -43,6 +35,8 @@ def fp4_quantize(
     scale_mode: str = "floor",
     rounding: str = "nearest",
     seed: int = 0,
+    block2d: bool = False,
+    ste: str = "plain",
 ) -> FP4Tensor:
     """Rounds ``x`` to 4-bit floats with a scale for each block along its last dimension.
 
@@ -51,7 +45,7 @@ def fp4_quantize(
         format: ``"nvfp4"`` (blocks of 16, E4M3 scales and one float32 per tensor) or ``"mxfp4"``
             (blocks of 32, scales that are powers of two).
         axis: the dimension that the blocks lie along: the last, or 0 for a matrix. Then the bytes
-            are those of ``fp4_quantize(x.t())``, and the result is its transpose.
+            are those of ``fp4_quantize(x.t())``, and the result is its transpose. Neither copies.
         amax: NVFP4's largest magnitude of the tensor, where it is known: it saves a pass over
             ``x``. Larger elements saturate. One float32 element or a number.
         two_level: False leaves out NVFP4's tensor scale.
@@ -59,6 +53,10 @@ def fp4_quantize(
         rounding: ``"nearest"`` (ties to even) or ``"stochastic"``, up with a probability equal to
             the distance: the same bits for one ``seed`` on every device.
         seed: of the stochastic rounding, 64 bits.
+        block2d: NVFP4 and a matrix: tiles of 16 by 16 elements share a scale, which each of their
+            rows repeats. A weight and its transpose then have the same codes.
+        ste: the gradient of ``x``: ``"plain"`` passes it unchanged, ``"clipped"`` makes it zero
+            where the scaled magnitude exceeds 6, the largest code (with a small ``amax``).
 
     Returns:
         An :class:`my_ops.FP4Tensor` with the shape and dtype of ``x``. The bytes are the same on
@@ -68,9 +66,11 @@ def fp4_quantize(
     Raises:
         RuntimeError: for another dtype, device, name or ``amax``; the message names the argument.
 
-    The gradient passes unchanged (straight-through).
+    The gradient is straight-through.
     """
     check_format("fp4_quantize", format)
+    if ste not in _FUNCTIONS:
+        raise_expected("fp4_quantize", "ste", "'plain' or 'clipped'", repr(ste))
     check_tensor("fp4_quantize", "x", x)
     if x.dim() == 0:
         raise_expected("fp4_quantize", "x", "at least one dimension", "a tensor without dimensions")
@@ -80,22 +80,24 @@ def fp4_quantize(
             "my_ops.fp4_quantize: x: expected a tensor outside of torch.func transforms, which do "
             "not carry an FP4Tensor, got one inside; my_ops.fp4_matmul(x, ...) works there"
         )
-    if axis not in (-1, x.dim() - 1):
+    transposed = axis not in (-1, x.dim() - 1)
+    if transposed:
         if x.dim() != 2 or axis not in (0, -2):
             raise RuntimeError(
                 "my_ops.fp4_quantize: axis: expected the last dimension of x, or 0 for a matrix, "
                 f"got {axis} for {x.dim()} dimensions"
             )
-        options = {"amax": amax, "two_level": two_level, "scale_mode": scale_mode}
-        return fp4_quantize(x.t(), format, **options, rounding=rounding, seed=seed).t()
+        x = x.t()
     if amax is not None:
-        amax = _given_amax(amax, x, format, two_level)
+        amax = given_amax(amax, x, format, two_level)
     seed = signed_seed(seed)
+    arguments = x, amax, format, two_level, scale_mode, rounding, seed, block2d
     # Not needs_function where transforms are active: they do not touch x, as was seen above.
     if torch.is_grad_enabled() and x.requires_grad if transformed else needs_function(x):
-        arguments = x, amax, format, two_level, scale_mode, rounding, seed
-        return FP4QuantizeFunction.apply(*arguments)
-    return _quantized(x, amax, format, two_level, scale_mode, rounding, seed)
+        q = _FUNCTIONS[ste].apply(*arguments)
+    else:
+        q = _quantized(*arguments)
+    return q.t() if transposed else q
 
 
 def fp4_dequantize(q: FP4Tensor, dtype: torch.dtype | None = None) -> Tensor:
@@ -135,26 +137,10 @@ def _is_transformed(*values) -> bool:
     )
 
 
-def _given_amax(amax, x, format, two_level):
-    refuse = partial(raise_expected, "fp4_quantize", "amax")
-    if format == "mxfp4":
-        refuse("None (the format 'mxfp4' has no tensor scale)", amax)
-    if not two_level:
-        refuse("None with two_level=False", amax)
-    if isinstance(amax, Tensor):
-        if forward_mode_is_active() and forward_ad.unpack_dual(amax).tangent is not None:
-            refuse("a tensor without a tangent, which quantizing does not carry", "a dual tensor")
-        # A copy: the FP4Tensor owns it, whatever becomes of the caller's.
-        amax = amax.detach().clone()
-        return amax.view(()) if amax.numel() == 1 else amax
-    check_amax_number(amax)
-    return torch.full((), amax, dtype=torch.float32, device=x.device)
-
-
-def _quantized(x, amax, format, two_level, scale_mode, rounding, seed):
+def _quantized(x, amax, format, two_level, scale_mode, rounding, seed, block2d):
     if amax is None and two_level and format == "nvfp4":
         amax = _amax(x)
-    packed, scale_bytes = _quantize(x, amax, format, scale_mode, rounding, seed)
+    packed, scale_bytes = _quantize(x, amax, format, scale_mode, rounding, seed, block2d)
     return FP4Tensor(packed, scale_bytes, amax, format, x.shape[-1], x.dtype)
 
 
@@ -165,9 +151,7 @@ def _dequantized(q, K, dtype):
 
 @fast_apply
 class FP4QuantizeFunction(torch.autograd.Function):
-    @staticmethod
-    def forward(x, amax, format, two_level, scale_mode, rounding, seed):
-        return _quantized(x, amax, format, two_level, scale_mode, rounding, seed)
+    forward = staticmethod(_quantized)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -175,7 +159,28 @@ class FP4QuantizeFunction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        return grad, None, None, None, None, None, None
+        return grad, *[None] * 7
+
+
+@fast_apply
+class FP4ClippedQuantizeFunction(torch.autograd.Function):
+    """The same with no gradient where the largest code cuts a value off."""
+
+    forward = staticmethod(_quantized)
+
+    @staticmethod
+    def setup_context(ctx, inputs, q):
+        ctx.save_for_backward(inputs[0], q.scale_bytes, q.amax)
+        ctx.format = q.format
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, scale_bytes, amax = ctx.saved_tensors
+        clipped = scaled_magnitudes(x.detach(), scale_bytes, amax, ctx.format) > 6
+        return grad.masked_fill(clipped, 0), *[None] * 7
+
+
+_FUNCTIONS = {"plain": FP4QuantizeFunction, "clipped": FP4ClippedQuantizeFunction}
 
 
 @fast_apply
@@ -200,7 +205,7 @@ def _(x):
 
 
 @torch.library.register_fake("my_ops::fp4_quantize")
-def _(x, amax, format, scale_mode, rounding, seed):
+def _(x, amax, format, scale_mode, rounding, seed, block2d=False):
     op = "fp4_quantize"
     _check_x(op, x)
     check_name(op, "format", format, BLOCK_SIZE)
@@ -209,6 +214,9 @@ def _(x, amax, format, scale_mode, rounding, seed):
     if format == "nvfp4":
         expected = "'floor' (the other modes are those of 'mxfp4')"
         check(scale_mode == "floor", op, "scale_mode", expected, f"'{scale_mode}'")
+    tiles = not block2d or (format == "nvfp4" and x.dim() == 2)
+    got = f"True for {x.dim()} dimensions and '{format}'"
+    check(tiles, op, "block2d", "False, but for a matrix and 'nvfp4'", got)
     check_amax(op, "amax", amax, format, "x", x)
     *leading, K = x.shape
     packed, scale = (

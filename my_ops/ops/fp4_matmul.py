@@ -100,7 +100,7 @@ def _packed(x: Tensor, format: str, transposed: bool) -> PackedFactor:
         x = x if apart else x.detach()
     amax = _amax(x) if format == "nvfp4" else None
     stored = x.t() if transposed else x
-    packed, scale_bytes = _quantize(stored, amax, format, "floor", "nearest", 0)
+    packed, scale_bytes = _quantize(stored, amax, format, "floor", "nearest", 0, False)
     return PackedFactor(packed, scale_bytes, amax, x.shape, transposed)
 
 

@@ -1,0 +1,39 @@
+// Host: tensors as this room's kernels see them, and the shapes of their results.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <utility>
+#include <vector>
+
+#include "fp4/fp4_rows.h"
+
+namespace my_ops {
+
+// x as rows, or a copy of it where its last dimension is not dense or its leading ones do not
+// collapse into one.
+inline std::pair<at::Tensor, Fp4Rows> as_rows(const at::Tensor& x) {
+  const int64_t K = x.size(-1);
+  const int64_t rows = K == 0 ? 0 : x.numel() / K;
+  bool regular = K == 1 || x.stride(-1) == 1;
+  int64_t row_stride = K, expected = -1;  // -1: no leading dimension seen yet
+  for (int64_t d = x.dim() - 2; d >= 0; --d) {
+    if (x.size(d) == 1) continue;
+    if (expected == -1) {
+      row_stride = expected = x.stride(d);
+    }
+    regular = regular && x.stride(d) == expected;
+    expected *= x.size(d);
+  }
+  if (regular) return {x, {rows, K, row_stride}};
+  return {x.contiguous(), {rows, K, K}};
+}
+
+// The sizes of `like` with another last one.
+inline std::vector<int64_t> with_last(const at::Tensor& like, int64_t last) {
+  auto sizes = like.sizes().vec();
+  sizes.back() = last;
+  return sizes;
+}
+
+}  // namespace my_ops

@@ -1,0 +1,55 @@
+"""my_ops.fp4_swizzle_scales and fp4_unswizzle_scales: the layout that Blackwell's matmuls read."""
+
+import torch
+from torch import Tensor
+
+from my_ops.fp4_tensor import FP4Tensor
+
+_DTYPES = (torch.uint8, torch.float8_e4m3fn, torch.float8_e8m0fnu)
+
+
+def fp4_swizzle_scales(scale: Tensor) -> Tensor:
+    """Block scales in tiles of 128 rows and 4 blocks, for cuBLASLt and tcgen05 (SWIZZLE_32_4_4).
+
+    Args:
+        scale: ``[R, C]``, an FP4Tensor's ``scale`` (or the FP4Tensor, a matrix), or its bytes.
+
+    Returns:
+        ``[ceil(R / 128) * 128 * ceil(C / 4) * 4]``, dense, of the same dtype; what pads R and C is
+        zero. The scale of (r, c) lies at ``512 * (r // 128 * ceil(C / 4) + c // 4) + 16 * (r % 32)
+        + 4 * (r % 128 // 32) + c % 4``.
+    """
+    scale = _checked("fp4_swizzle_scales", scale)
+    rows, columns = scale.shape
+    padded = scale.new_zeros((_up(rows, 128), _up(columns, 4)), dtype=torch.uint8)
+    padded[:rows, :columns] = scale.view(torch.uint8)
+    tiles = padded.unflatten(0, (-1, 4, 32)).unflatten(-1, (-1, 4))
+    return tiles.permute(0, 3, 2, 1, 4).reshape(-1).view(scale.dtype)
+
+
+def fp4_unswizzle_scales(swizzled: Tensor, rows: int, columns: int) -> Tensor:
+    """The ``[rows, columns]`` block scales of :func:`fp4_swizzle_scales`, without the padding."""
+    expected = _up(rows, 128) * _up(columns, 4)
+    if swizzled.dtype not in _DTYPES or swizzled.numel() != expected:
+        raise RuntimeError(
+            f"my_ops.fp4_unswizzle_scales: swizzled: expected {expected} scales of {rows} by "
+            f"{columns} blocks, got {swizzled.numel()} of {swizzled.dtype}"
+        )
+    tiles = swizzled.reshape(-1).view(torch.uint8)
+    tiles = tiles.reshape(_up(rows, 128) // 128, _up(columns, 4) // 4, 32, 4, 4)
+    padded = tiles.permute(0, 3, 2, 1, 4).flatten(-2).flatten(0, 2)
+    return padded[:rows, :columns].contiguous().view(swizzled.dtype)
+
+
+def _up(size, multiple):
+    return (size + multiple - 1) // multiple * multiple
+
+
+def _checked(function, scale):
+    scale = scale.scale if isinstance(scale, FP4Tensor) else scale
+    if scale.dim() != 2 or scale.dtype not in _DTYPES:
+        raise RuntimeError(
+            f"my_ops.{function}: scale: expected a matrix of uint8, float8_e4m3fn or "
+            f"float8_e8m0fnu, got {scale.dim()} dimensions of {scale.dtype}"
+        )
+    return scale
