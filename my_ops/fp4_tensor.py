@@ -108,10 +108,9 @@ class FP4Tensor(Tensor):
     # ---- Checkpoints: the same codes and block scales, the tensor scale by either side ----
 
     def to_compressed_tensors(self) -> dict[str, Tensor]:
-        """What compressed-tensors (vLLM) stores for a weight, by its names.
+        """What compressed-tensors (vLLM) stores for a weight: nvfp4- or mxfp4-pack-quantized.
 
-        ``weight_packed``, ``weight_scale`` and, for NVFP4, ``weight_global_scale``: one float32
-        on the encode side, 2688 / amax. The format is nvfp4- or mxfp4-pack-quantized.
+        Its ``weight_global_scale`` (NVFP4) is on the encode side: 2688 / amax.
         """
         return _fp4_exchange.to_compressed_tensors(self)
 
@@ -124,10 +123,9 @@ class FP4Tensor(Tensor):
         return cls(packed, scale_bytes, amax, format, 2 * packed.shape[-1], dtype)
 
     def to_modelopt(self) -> dict[str, Tensor]:
-        """What ModelOpt (TensorRT-LLM) stores for a weight, by its names.
+        """What ModelOpt (TensorRT-LLM) stores for a weight.
 
-        ``weight``, ``weight_scale`` and, for NVFP4, ``weight_scale_2``: a float32 on the decode
-        side, amax / 2688.
+        Its ``weight_scale_2`` (NVFP4) is on the decode side: amax / 2688.
         """
         return _fp4_exchange.to_modelopt(self)
 
