@@ -105,8 +105,7 @@ class FP4Tensor(Tensor):
 
         return fp4_dequantize(self, dtype)
 
-    # ---- Checkpoints: the same codes and block scales, the tensor scale by either side ----
-
+    # ---- Checkpoints: the tensor scale by either side ----
     def to_compressed_tensors(self) -> dict[str, Tensor]:
         """What compressed-tensors (vLLM) stores for a weight: nvfp4- or mxfp4-pack-quantized.
 
