@@ -111,7 +111,7 @@ def tensor_core_precisions(sizes):
                     lambda a=a, b=b, p=precision: my_ops.matmul(a, b, precision=p),
                     lambda a=a, b=b: torch.mm(a, b),
                 )
-                seconds = [measure(f).median for f in functions]
+                seconds = [measure(f) for f in functions]
                 ratios.append(seconds[1] / seconds[0])
                 print_row(f"{n}, {layout}", *(2e-12 * n**3 / s for s in seconds), ratios[-1])
         print_summary(ratios)
@@ -149,10 +149,10 @@ def mlp(width):
         return torch.autograd.grad(y, (x, w1, w2), grad)
 
     print_header(f"MLP {width} -> {4 * width} -> {width}, forward and backward", "", "ms", "ratio")
-    baseline = measure(lambda: step(torch.mm)).median
+    baseline = measure(lambda: step(torch.mm))
     print_row("torch", baseline * 1e3, 1.0)
     for p in ("ieee", "bf16x6", "fp16x3", "tf32"):
-        seconds = measure(lambda p=p: step(lambda a, b: my_ops.matmul(a, b, precision=p))).median
+        seconds = measure(lambda p=p: step(lambda a, b: my_ops.matmul(a, b, precision=p)))
         print_row(p, seconds * 1e3, baseline / seconds)
 
 

@@ -52,6 +52,9 @@ def matmul():
                     tensor(n, k, misaligned=misaligned).t(),
                 ):
                     backward(my_ops.matmul(a, b))
+    for precision in ("bf16x6", "fp16x3", "tf32"):  # smaller products than these are "ieee"
+        for m, k, n in ((1537, 1030, 1601), (700, 4099, 1001)):
+            backward(my_ops.matmul(tensor(m, k), tensor(k, n), precision=precision))
     backward(my_ops.matmul(tensor(9, 10, dtype=torch.float64), tensor(10, 11, dtype=torch.float64)))
 
 
