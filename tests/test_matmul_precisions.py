@@ -79,7 +79,8 @@ def test_tf32_rounds_to_nearest(M, N, K):
     a, b = randn(M, K, device="cuda"), randn(K, N, device="cuda")
 
     def nearest(x):
-        return ((x.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+        bits = x.view(torch.int32)
+        return ((bits + 0xFFF + ((bits >> 13) & 1)) & ~0x1FFF).view(torch.float32)
 
     poison("cuda", M * N)
     c = my_ops.matmul(a, b, precision="tf32")
@@ -88,6 +89,21 @@ def test_tf32_rounds_to_nearest(M, N, K):
     bound = 2.0**-23 * math.sqrt(K) * (a.abs().double() @ b.abs().double())
     assert ((c - exact).abs() <= bound).all()
     assert relative_error(c, a, b) < 3.5e-4
+
+
+@pytest.mark.parametrize(("M", "N", "K"), SHAPES)
+def test_tf32_has_the_range_of_float32(M, N, K):
+    """Too wide for scaled fp16 within a row, too large for it at all, an infinity among them."""
+    a, b = randn(M, K, device="cuda"), randn(K, N, device="cuda")
+    a[:, ::2] *= 2.0**35
+    b[::2] *= 2.0**-35
+    assert relative_error(my_ops.matmul(a, b, precision="tf32"), a, b) < 3.5e-4
+    b[::2] *= 2.0**-65
+    large = a * 2.0**65
+    c = my_ops.matmul(large, b, precision="tf32")
+    assert relative_error(c, large, b) < 3.5e-4
+    large[-1, -1] = math.inf
+    assert torch.equal(my_ops.matmul(large, b, precision="tf32")[:-1], c[:-1])
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

@@ -36,7 +36,7 @@ __global__ void MY_OPS_SM90_KERNEL(Tile::kThreads, Tile::kCluster)
   extern __shared__ __align__(1024) char shared_memory[];
   const Shared<Tile> shared{static_cast<uint32_t>(__cvta_generic_to_shared(shared_memory))};
   const uint32_t rank = Tile::kCluster > 1 ? sm90::cluster_rank() : 0;
-  if (product.skip != nullptr && *product.skip != 0) return;
+  if (!is_due(product)) return;
 
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < Tile::kStages; ++stage) {
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(128 * Tile::kConsumers)
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   constexpr int kConsumerThreads = 128 * Tile::kConsumers;
   constexpr int kStrips = Tile::kAccumulators / 4;
-  if (product.skip != nullptr && *product.skip != 0) return;
+  if (!is_due(product)) return;
   const int strip = blockIdx.x % kStrips, block = blockIdx.x / kStrips;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
   const int64_t stride = int64_t{product.cut_tiles} * Tile::kCluster * kStrips * kConsumerThreads;

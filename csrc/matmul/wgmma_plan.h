@@ -67,10 +67,11 @@ WgmmaPlan plan_wgmma(const WgmmaShape (&shapes)[kCount], int products, int plane
     if (row_tiles > kMaxTiles / col_tiles) continue;
     const int tiles = static_cast<int>(row_tiles * col_tiles);
     const int rest = tiles % clusters;
-    const double whole = wgmma_microseconds(shape, clusters, products, k) * (tiles / clusters);
+    const auto depth = static_cast<double>(ceil_div(K, shape.depth) * shape.depth);
+    const double whole = wgmma_microseconds(shape, clusters, products, depth) * (tiles / clusters);
     for (int slices = 1; slices <= clusters && rest > 0; ++slices) {
       if (slices > 1 && K / slices < kMinDepth) break;
-      double time = whole + wgmma_microseconds(shape, clusters, products, k / slices) *
+      double time = whole + wgmma_microseconds(shape, clusters, products, depth / slices) *
                                 ceil_div(rest * slices, clusters);
       if (slices > 1) time += wgmma_sum_microseconds(shape, rest, slices);
       if (time < best_time) {

@@ -27,7 +27,8 @@ struct Source {
 struct Sources {
   Source of[2];
   int k_tiles;
-  int* unfit;  // set to 1 where an element is one that splitting would spoil
+  int* unfit;          // set to 1 where an element is one that splitting would spoil
+  const int* only_if;  // nothing is done where this points to 0
 };
 
 constexpr uint32_t kInfinityBits = 0x7F800000;
@@ -69,25 +70,30 @@ __device__ __forceinline__ void load_elements(const Source& source, int64_t row,
 }
 
 constexpr int kSplitThreads = 256;
-// 16-byte chunks of each of its rows that a block splits.
-constexpr int kSplitChunks = 16;
 
-// A thread's share of its block: kSplitChunks / 4 chunks of one row.
+// 16-byte chunks of each of its rows that a block splits: at least one unit of kScaleTiles.
+template <class Layout, int kScaleTiles>
+constexpr int kSplitChunks =
+    kScaleTiles * Layout::kRowBytes / 16 > 16 ? kScaleTiles* Layout::kRowBytes / 16 : 16;
+
+// A thread takes every fourth chunk of one row of its block.
 template <Element kElement, class Layout, int kScaleTiles>
 __global__ void __launch_bounds__(kSplitThreads)
     split_kernel(const __grid_constant__ Sources sources) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Splitting = Splitter<kElement, Layout::kPlanes>;
-  constexpr int kElements = Splitting::kElements, kShare = kSplitChunks / 4;
+  constexpr int kBlockChunks = kSplitChunks<Layout, kScaleTiles>;
+  constexpr int kElements = Splitting::kElements, kShare = kBlockChunks / 4;
   constexpr int kRowChunks = Layout::kRowBytes / 16;
+  if (sources.only_if != nullptr && *sources.only_if == 0) return;
   const int64_t chunks = int64_t{sources.k_tiles} * kRowChunks;
-  const int64_t blocks_per_group = (chunks + kSplitChunks - 1) / kSplitChunks;
+  const int64_t blocks_per_group = (chunks + kBlockChunks - 1) / kBlockChunks;
   int64_t group = blockIdx.x / blocks_per_group;
   const bool second = group >= sources.of[0].groups;
   const Source& source = sources.of[second];
   if (second) group -= sources.of[0].groups;
   const int row = static_cast<int>(threadIdx.x) / 4;
-  const int64_t first_chunk = blockIdx.x % blocks_per_group * kSplitChunks + threadIdx.x % 4;
+  const int64_t first_chunk = blockIdx.x % blocks_per_group * kBlockChunks + threadIdx.x % 4;
 
   float x[kShare][kElements];
 #pragma unroll
@@ -97,13 +103,14 @@ __global__ void __launch_bounds__(kSplitThreads)
   bool unfit = false;
   float scale[kShare];
   if constexpr (kElement == Element::fp16) {
-    // The four lanes of a row hold one K tile in each x[i].
-    static_assert(kRowChunks == 4, "a share is a chunk of each K tile");
+    // The four lanes of a row hold a unit of kScaleTiles K tiles in kUnitShare of their chunks.
+    constexpr int kUnitShare = kScaleTiles * kRowChunks / 4;
+    static_assert(kShare % kUnitShare == 0, "whole units");
 #pragma unroll
-    for (int i = 0; i < kShare; i += kScaleTiles) {
+    for (int i = 0; i < kShare; i += kUnitShare) {
       uint32_t max_bits = 0;
 #pragma unroll
-      for (int e = 0; e < kScaleTiles * kElements; ++e) {
+      for (int e = 0; e < kUnitShare * kElements; ++e) {
         max_bits = max(max_bits, __float_as_uint(x[i + e / kElements][e % kElements]) & 0x7FFFFFFF);
       }
       max_bits = max(max_bits, __shfl_xor_sync(~0u, max_bits, 1));
@@ -111,7 +118,20 @@ __global__ void __launch_bounds__(kSplitThreads)
       unfit |= max_bits >= kUnfitBits;
       const int exponent = scale_exponent(max_bits);
 #pragma unroll
-      for (int tile = 0; tile < kScaleTiles; ++tile) scale[i + tile] = power_of_two(exponent);
+      for (int e = 0; e < kUnitShare; ++e) scale[i + e] = power_of_two(exponent);
+      if constexpr (Layout::kPlanes == 1) {
+        // Without a second half an element under 2^-14 has fewer than 11 bits. One in a unit is
+        // chance (once in 2^21 units of N(0,1)) and harmless; two are a range too wide.
+        int small = 0;
+#pragma unroll
+        for (int e = 0; e < kUnitShare * kElements; ++e) {
+          const float value = fabsf(x[i + e / kElements][e % kElements]) * scale[i];
+          small += value > 0 && value < 0x1p-14f;
+        }
+        small += __shfl_xor_sync(~0u, small, 1);
+        small += __shfl_xor_sync(~0u, small, 2);
+        unfit |= small > 1;
+      }
       const int64_t k_tile = (first_chunk + i * 4) / kRowChunks;
       if (threadIdx.x % 4 == 0 && k_tile < sources.k_tiles) {
         const int64_t units = sources.k_tiles / kScaleTiles;

@@ -55,6 +55,20 @@ struct Splitter<Element::fp16, 2> {
   }
 };
 
+// The nearest half of the scaled value alone: TF32's 11 bits, for elements above 2^-29 of the
+// largest.
+template <>
+struct Splitter<Element::fp16, 1> {
+  static constexpr int kElements = 8;
+  static __device__ __forceinline__ void split(float (&x)[8], float scale, uint4 (&planes)[1]) {
+    __half2 pairs[4];
+#pragma unroll
+    for (int e = 0; e < 4; ++e)
+      pairs[e] = __floats2half2_rn(x[2 * e] * scale, x[2 * e + 1] * scale);
+    planes[0] = *reinterpret_cast<const uint4*>(pairs);
+  }
+};
+
 // The nearest TF32; the instruction would truncate.
 template <>
 struct Splitter<Element::tf32, 1> {

@@ -67,14 +67,21 @@ struct Product {
   int groups_a, groups_b, k_tiles;
   int row_tiles, col_tiles;
   int whole_tiles, cut_tiles, slices;
-  float* partial;   // [slices, cut_tiles, kCluster, kAccumulators / 4, threads, 4]
-  const int* skip;  // nothing is computed where this is not zero
+  float* partial;  // [slices, cut_tiles, kCluster, kAccumulators / 4, threads, 4]
+                   // Nothing is computed unless (*unfit != 0) == if_unfit; nullptr: always.
+  const int* unfit;
+  bool if_unfit;
   Output output;
 };
 
 struct Position {
   int row, col;  // in tiles
 };
+
+template <class Product>
+__device__ __forceinline__ bool is_due(const Product& product) {
+  return product.unfit == nullptr || (*product.unfit != 0) == product.if_unfit;
+}
 
 // Tiles go in bands of kBand tile rows, column by column inside a band, so that the clusters
 // running together share what they read through L2.
