@@ -69,7 +69,7 @@ def test_values(precision, M, N, K):
     a, b = randn(M, K, device="cuda"), randn(K, N, device="cuda")
     poison("cuda", M * N)
     c = my_ops.matmul(a, b, precision=precision)
-    assert_accurate(c, a, b, factor=1.0)
+    assert_accurate(c, a, b, factor=2.0)
     assert not torch.equal(c, my_ops.matmul(a, b))  # it was not "ieee"
     assert torch.equal(c, my_ops.matmul(a, b, precision=precision))
 
