@@ -65,8 +65,8 @@ def given_amax(amax, x: Tensor, format: str, two_level: bool) -> Tensor:
         if forward_mode_is_active() and forward_ad.unpack_dual(amax).tangent is not None:
             refuse("a tensor without a tangent, which quantizing does not carry", "a dual tensor")
         # A copy: the FP4Tensor owns it, whatever becomes of the caller's.
-        amax = amax.detach().clone()
-        return amax.view(()) if amax.numel() == 1 else amax
+        amax = (amax.detach() if amax.requires_grad else amax).clone()
+        return amax.view(()) if amax.dim() > 0 and amax.numel() == 1 else amax
     check_amax_number(amax)
     return torch.full((), amax, dtype=torch.float32, device=x.device)
 
