@@ -1,6 +1,6 @@
 """my_ops.fp4_quantize and fp4_dequantize beside a copy, torch.compile of the formula and others.
 
-    python benchmarks/bench_fp4.py [results.json]
+    python benchmarks/bench_fp4.py [results.json]    # and results.png, with matplotlib
 
 Bytes of an element of b bytes: x is read (b), codes (1/2) and scales (1/16 for NVFP4, 1/32 for
 MXFP4) are written, or the other way round. Computing amax reads x once more. torchao and
@@ -10,6 +10,7 @@ bitsandbytes (another format, 4.5 bits an element too) are timed where they are 
 import functools
 import json
 import sys
+from pathlib import Path
 
 import torch
 from common import (
@@ -152,6 +153,20 @@ def graphed(function) -> torch.cuda.CUDAGraph:
     return graph
 
 
+def save(shares: dict[str, float], path: Path) -> None:
+    path.write_text(json.dumps(shares, indent=1) + "\n")
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError:
+        return
+    figure, axes = plt.subplots(figsize=(8, 0.22 * len(shares) + 1), layout="constrained")
+    axes.barh(list(shares), [100 * share for share in shares.values()])
+    axes.invert_yaxis()
+    axes.axvline(100, color="black", linewidth=1)
+    axes.set_xlabel("% of the rate of a copy")
+    figure.savefig(path.with_suffix(".png"))
+
+
 def overhead() -> None:
     print_header("fp4, host time of a call on [16, 1024] bfloat16", "case", "us")
     x = torch.randn(16, 1024, dtype=torch.bfloat16, device=DEVICE)
@@ -173,5 +188,4 @@ if __name__ == "__main__":
     small_rows()
     overhead()
     if len(sys.argv) > 1:
-        with open(sys.argv[1], "w") as file:
-            json.dump(shares, file, indent=1)
+        save(shares, Path(sys.argv[1]))
