@@ -22,6 +22,26 @@ __device__ __forceinline__ T lanes_sum(T value) {
   return value;
 }
 
+// Two such sums at once, in little more than half the shuffles: each half of the lanes takes one
+// sum over. On return the lower half holds sums[0], the upper half sums[1].
+template <int kLanes, typename T>
+__device__ __forceinline__ T lanes_sum_halves(const T (&sums)[2]) {
+  constexpr int kHalf = kLanes / 2;
+  const bool upper = threadIdx.x & kHalf;
+  T sum = (upper ? sums[1] : sums[0]) +
+          __shfl_xor_sync(0xffffffffu, upper ? sums[0] : sums[1], kHalf, kLanes);
+  return lanes_sum<kHalf>(sum);
+}
+
+// Both sums in all lanes, from the halves.
+template <int kLanes, typename T>
+__device__ __forceinline__ void share_halves(T sum, T (&sums)[2]) {
+  const bool upper = threadIdx.x & (kLanes / 2);
+  const T other = __shfl_xor_sync(0xffffffffu, sum, kLanes / 2, kLanes);
+  sums[0] = upper ? other : sum;
+  sums[1] = upper ? sum : other;
+}
+
 // What the warps of the blocks that share a sum write to each other: `N` values from each. A loop
 // that sums again and again alternates between two of these, so that one barrier a sum is enough:
 // nobody can be two sums ahead.
@@ -79,6 +99,20 @@ __device__ __forceinline__ void blocks_sum(T (&values)[N], SumScratch<T, N>& scr
     for (int part = lane; part < warps * blocks; part += kWarpSize) sum += scratch.values[part][i];
     values[i] = lanes_sum<kWarpSize>(sum);
   }
+}
+
+// Two sums over all threads of a block of up to kMaxBlockWarps warps, in all of them. Calls in a
+// loop alternate between two scratches, as above.
+template <typename T>
+__device__ __forceinline__ void block_sum_two(T (&sums)[2], T (&scratch)[kMaxBlockWarps][2]) {
+  const int warps = blockDim.x / kWarpSize;
+  const int part = threadIdx.x % kMaxBlockWarps;
+  const int which = threadIdx.x % kWarpSize / kMaxBlockWarps;
+  const T warp_sum = lanes_sum_halves<kWarpSize>(sums);
+  if (part == 0) scratch[threadIdx.x / kWarpSize][which] = warp_sum;
+  __syncthreads();
+  const T sum = lanes_sum<kMaxBlockWarps>(part < warps ? scratch[part][which] : T(0));
+  share_halves<kWarpSize>(sum, sums);
 }
 
 }  // namespace my_ops

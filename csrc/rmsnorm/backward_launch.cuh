@@ -1,5 +1,4 @@
-// How a backward is launched: the configuration as a function of the width, and the launches. Host
-// side of .cu files, needs no torch.
+// How a backward is launched. Host side of .cu files, needs no torch.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -9,44 +8,16 @@
 #include <map>
 #include <tuple>
 
-#include "rmsnorm/backward_kernel.cuh"
-#include "rmsnorm/device_limits.h"
+#include "rmsnorm/backward_config.cuh"
 
 namespace my_ops {
 
-struct BackwardConfig {
-  int lanes;    // lanes that share a row; 0: whole blocks
-  int threads;  // of a block
-  int slices;   // blocks that share a row
-  bool whole;   // false: the row does not fit a cluster, two launches
-};
+// How the rows of all tensors lie: whether chunks can be loaded and stored whole, and whether the
+// rows of each are then evenly spaced as well.
+enum class Rows { unaligned, aligned, even };
 
-// A function of the width and the device only, never of the number of rows, so that a row's grad_x
-// has the same bits in every batch. A chunk is 16 bytes of x, a thread holds `vectors` of them.
-//
-//   columns (2 and 4 bytes)  who owns a row
-//   <= 256                   8 lanes
-//   <= 1024                  a warp
-//   <= 16384                 a block of up to 512 threads, fewer where shared memory is small
-//   <= 16384 * 16            2, 4, 8 or 16 such blocks in a cluster
-//   more                     slices of such blocks, two launches
-inline BackwardConfig backward_config(int64_t chunks, int vectors, const DeviceLimits& limits) {
-  constexpr int kLaneThreads = 128;  // 52 KB of ring: four blocks on an SM, one on a small GPU
-  if (chunks <= 8 * vectors) return {8, kLaneThreads, 1, true};
-  if (chunks <= 32 * vectors) return {32, kLaneThreads, 1, true};
-  constexpr int kStaticSharedBytes = 17 * 1024;
-  const int fitting = (limits.shared_bytes_per_block - kStaticSharedBytes) / kRingBytesPerThread;
-  const int max_threads = std::min(kBackwardMaxThreads, fitting / 32 * 32);
-  const int64_t block_chunks = static_cast<int64_t>(max_threads) * vectors;
-  int slices = 1;
-  while (slices < limits.max_cluster_blocks && slices * block_chunks < chunks) slices *= 2;
-  if (slices * block_chunks < chunks) {
-    return {0, max_threads, static_cast<int>((chunks + block_chunks - 1) / block_chunks), false};
-  }
-  const int64_t slice_chunks = (chunks + slices - 1) / slices;
-  const int64_t threads = (slice_chunks + vectors - 1) / vectors;
-  return {0, static_cast<int>((threads + 31) / 32 * 32), slices, true};
-}
+// Whether there is a kernel for unaligned rows. Others have to be copied.
+inline bool takes_unaligned(const BackwardConfig& config) { return !config.wide; }
 
 // The kernel of a configuration, and how many rows of partial_weight ("parts") it writes.
 template <typename x_t, typename w_t>
@@ -54,44 +25,85 @@ struct BackwardLauncher {
   using Args = BackwardArgs<x_t, w_t>;
   using Kernel = void (*)(Args);
   BackwardConfig config;
-  bool aligned;
+  Rows lie;
   int64_t parts;
 
-  // As many parts as run at the same time, but no more than one for every few rows: a part costs
-  // a write and a read of a row of float32.
-  static cudaError_t plan(const BackwardConfig& config, bool aligned, int64_t rows,
+  static cudaError_t plan(const BackwardConfig& config, Rows lie, int64_t rows,
                           const DeviceLimits& limits, BackwardLauncher& launcher) {
-    constexpr int64_t kMinRowsPerGroup = 4;
     int resident = 0;
     const cudaError_t error = resident_parts(config, limits, resident);
-    const int64_t groups = config.lanes > 0 ? config.threads / config.lanes : 1;
-    const int64_t rows_per_part = groups * kMinRowsPerGroup;
-    const int64_t wanted = (rows + rows_per_part - 1) / rows_per_part;
-    launcher = {config, aligned, std::max<int64_t>(1, std::min<int64_t>(resident, wanted))};
+    launcher = {config, lie, parts_for(config, rows, resident, limits)};
     return error;
   }
 
   cudaError_t launch(Args args, cudaStream_t stream) const {
     const int64_t chunks = (args.H + kChunkElements<x_t> - 1) / kChunkElements<x_t>;
+    const int warps = config.lanes > 0 ? 1 : config.threads / kWarpSize;
     args.inverse_H = 1.0 / static_cast<double>(args.H);
     args.slices = config.slices;
     args.slice_chunks = static_cast<int>((chunks + config.slices - 1) / config.slices);
+    args.warp_chunks = (args.slice_chunks + warps - 1) / warps;
     if (!config.whole) {
-      const Kernel sums = aligned ? rmsnorm_backward_kernel<x_t, w_t, 0, true, Phase::sums>
-                                  : rmsnorm_backward_kernel<x_t, w_t, 0, false, Phase::sums>;
-      const cudaError_t error = launch_kernel(sums, args, stream);
+      const cudaError_t error = launch_kernel(kernel(config, lie, Phase::sums), args, stream);
       if (error != cudaSuccess) return error;
     }
-    return launch_kernel(aligned ? kernel<true>(config) : kernel<false>(config), args, stream);
+    const Phase phase = config.whole ? Phase::whole : Phase::apply;
+    return launch_kernel(kernel(config, lie, phase), args, stream);
   }
 
  private:
-  template <bool kAligned>
-  static Kernel kernel(const BackwardConfig& config) {
-    if (!config.whole) return rmsnorm_backward_kernel<x_t, w_t, 0, kAligned, Phase::apply>;
-    if (config.lanes == 8) return rmsnorm_backward_kernel<x_t, w_t, 8, kAligned, Phase::whole>;
-    if (config.lanes == 32) return rmsnorm_backward_kernel<x_t, w_t, 32, kAligned, Phase::whole>;
-    return rmsnorm_backward_kernel<x_t, w_t, 0, kAligned, Phase::whole>;
+  // As many parts as run at the same time, but where there are more rows than multiprocessors, no
+  // more than one for two rows of each group: a part costs a write and a read of a row of float32.
+  static int64_t parts_for(const BackwardConfig& config, int64_t rows, int64_t resident,
+                           const DeviceLimits& limits) {
+    const int64_t groups = config.lanes > 0 ? config.threads / config.lanes : 1;
+    const int64_t once = (rows + groups - 1) / groups;
+    const int64_t twice = (once + 1) / 2;
+    const int64_t spread = std::min<int64_t>(once, limits.multiprocessors / config.slices);
+    return std::max<int64_t>(1, std::min(resident, std::max(twice, spread)));
+  }
+
+  template <int kLanes, int kVectors>
+  static Kernel lanes_kernel(Rows lie) {
+    constexpr Phase whole = Phase::whole;
+    switch (lie) {
+      case Rows::even:
+        return rmsnorm_backward_kernel<x_t, w_t, kLanes, kVectors, true, true, whole>;
+      case Rows::aligned:
+        return rmsnorm_backward_kernel<x_t, w_t, kLanes, kVectors, true, false, whole>;
+      default:
+        return rmsnorm_backward_kernel<x_t, w_t, kLanes, kVectors, false, false, whole>;
+    }
+  }
+  template <Phase kPhase>
+  static Kernel block_kernel(Rows lie) {
+    constexpr int kVectors = kBackwardVectors;
+    return lie == Rows::unaligned
+               ? rmsnorm_backward_kernel<x_t, w_t, 0, kVectors, false, false, kPhase>
+               : rmsnorm_backward_kernel<x_t, w_t, 0, kVectors, true, false, kPhase>;
+  }
+  static Kernel kernel(const BackwardConfig& config, Rows lie, Phase phase) {
+    const bool two = config.vectors == 2;
+    if (config.lanes == 8) return two ? lanes_kernel<8, 2>(lie) : lanes_kernel<8, 4>(lie);
+    if (config.lanes == 32) return two ? lanes_kernel<32, 2>(lie) : lanes_kernel<32, 4>(lie);
+    if constexpr (sizeof(x_t) > 2) {
+      if (config.wide && config.vectors > kWideVectors) {
+        return rmsnorm_backward_wide_kernel<x_t, w_t, 2 * kWideVectors>;
+      }
+    }
+    if (config.wide) return rmsnorm_backward_wide_kernel<x_t, w_t, kWideVectors>;
+    if (phase == Phase::sums) return block_kernel<Phase::sums>(lie);
+    if (phase == Phase::apply) return block_kernel<Phase::apply>(lie);
+    return block_kernel<Phase::whole>(lie);
+  }
+
+  static int block_threads(const BackwardConfig& config) {
+    return config.threads + (config.wide ? kWideExtraThreads : 0);
+  }
+  static int shared_bytes(const BackwardConfig& config) {
+    const int packs = config.vectors == 2 ? kOwnPacks<x_t, 2> : kOwnPacks<x_t, 4>;
+    return config.threads *
+           (config.wide ? wide_shared_bytes_per_thread(config.vectors) : packs * kChunkBytes);
   }
 
   cudaError_t launch_kernel(Kernel kernel, const Args& args, cudaStream_t stream) const {
@@ -111,41 +123,42 @@ struct BackwardLauncher {
     cluster.val.clusterDim.z = 1;
     cudaLaunchConfig_t launch = {};
     launch.gridDim = dim3(config.slices);
-    launch.blockDim = dim3(config.threads);
-    launch.dynamicSmemBytes = static_cast<size_t>(config.threads) * kRingBytesPerThread;
+    launch.blockDim = dim3(block_threads(config));
+    launch.dynamicSmemBytes = shared_bytes(config);
     launch.attrs = &cluster;
-    launch.numAttrs = config.whole && config.slices > 1 ? 1 : 0;
+    launch.numAttrs = config.wide && config.slices > 1 ? 1 : 0;
     return launch;
   }
 
   static cudaError_t opt_in(Kernel kernel, const BackwardConfig& config) {
     cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                             config.threads * kRingBytesPerThread);
-    if (error == cudaSuccess && config.whole && config.slices > 8) {
+                                             shared_bytes(config));
+    if (error == cudaSuccess && config.wide && config.slices > 8) {
       error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
     }
     return error;
   }
 
-  // Asking the driver takes microseconds, so each thread remembers the answers. Unaligned rows,
-  // whose kernel needs about the same registers, go by the kernel of aligned ones.
+  // Asking the driver takes microseconds, so each thread remembers the answers. Rows that lie
+  // otherwise, whose kernels need other registers, go by the kernel of even ones.
   static cudaError_t resident_parts(const BackwardConfig& config, const DeviceLimits& limits,
                                     int& resident) {
-    thread_local std::map<std::tuple<int, int, int, int>, int> known;
+    thread_local std::map<std::tuple<int, int, int, int, int>, int> known;
     int device = 0;
     cudaError_t error = cudaGetDevice(&device);
     if (error != cudaSuccess) return error;
-    int& answer = known[{device, config.lanes, config.threads, config.slices}];
+    int& answer = known[{device, config.lanes, config.vectors, config.threads, config.slices}];
     if (answer == 0) {
-      error = opt_in(kernel<true>(config), config);
+      const Kernel asked = kernel(config, Rows::even, config.whole ? Phase::whole : Phase::apply);
+      error = opt_in(asked, config);
       if (error != cudaSuccess) return error;
       cudaLaunchAttribute cluster;
       const cudaLaunchConfig_t launch = launch_config(config, cluster);
       if (launch.numAttrs > 0) {
-        error = cudaOccupancyMaxActiveClusters(&answer, kernel<true>(config), &launch);
+        error = cudaOccupancyMaxActiveClusters(&answer, asked, &launch);
       } else {
-        error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-            &answer, kernel<true>(config), config.threads, launch.dynamicSmemBytes);
+        error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&answer, asked, block_threads(config),
+                                                              launch.dynamicSmemBytes);
         answer = std::max(1, answer * limits.multiprocessors / config.slices);
       }
     }

@@ -1,119 +1,95 @@
-// What a backward kernel reads, and the ring in shared memory through which it comes. Device only,
-// needs no torch.
+// The ring in shared memory through which wide rows of grad and x come. Device only, compute
+// capability 9.0 and later, needs no torch.
 #pragma once
 
-#include <cuda_pipeline.h>
-
 #include <cstdint>
+#include <type_traits>
 
-#include "rmsnorm/chunk.cuh"
-#include "rmsnorm/row_layout.h"
+#include "rmsnorm/backward_args.cuh"
+#include "rmsnorm/mbarrier.cuh"
 
 namespace my_ops {
 
-template <typename x_t, typename w_t>
-struct BackwardArgs {
-  using acc_t = typename Arithmetic<x_t>::acc_t;
-  const x_t* grad;        // [rows, H], rows at grad_layout
-  const x_t* grad_sum;    // [rows, H], rows at grad_sum_layout, added to grad_x; null: none
-  const x_t* x;           // [rows, H], rows at x_layout
-  const w_t* weight;      // [H]; null: ones
-  x_t* grad_x;            // [rows, H] dense; null: not wanted
-  acc_t* partial_weight;  // [parts, H]; null: not wanted
-  double* partial_sums;   // [rows, slices, 2], for Phase::sums and Phase::apply only
-  RowLayout grad_layout;
-  RowLayout grad_sum_layout;
-  RowLayout x_layout;
-  int64_t rows;
-  int64_t H;
-  double inverse_H;
-  double eps;
-  double weight_offset;
-  int slices;        // blocks that share a row
-  int slice_chunks;  // chunks of a row in each of them
-};
+constexpr int kWideVectors = 4;  // chunks of a thread; twice as many in the widest rows
 
-// Chunks of grad and of x that a thread has in the ring: with 512 threads 208 KB, as much as an SM
-// has. A row takes 4 (16-bit types) or 8.
-constexpr int kRingSlots = 13;
-constexpr int kRingBytesPerThread = kRingSlots * 2 * kChunkBytes;
+// Slots of the ring, and those by which the sums run ahead of the gradient. Three rows of 4 slots,
+// or one and a half of 8.
+template <int kVectors>
+constexpr int kRingSlots = kVectors == kWideVectors ? 12 : 14;
+template <int kVectors>
+constexpr int kRingLead = kVectors == kWideVectors ? 4 : 2;
 
-// At 32 columns a thread (16 of float64) the weight, its gradient and one chunk in work fit the 128
-// registers that 512 threads on an SM leave for each.
-constexpr int kBackwardMaxThreads = 512;
-template <typename x_t>
-constexpr int kBackwardVectors = sizeof(x_t) == 2 ? 4 : 8;
+// The ring, and a row of what is added to grad_x where there is room.
+constexpr int wide_shared_bytes_per_thread(int vectors) {
+  return kChunkBytes * (vectors == kWideVectors ? 2 * kRingSlots<kWideVectors> + kWideVectors
+                                                : 2 * kRingSlots<2 * kWideVectors>);
+}
 
-// The chunks that a thread owns: `count` of them, `stride` apart from `first`, in every
-// `row_step`-th row from `first_row`.
-struct OwnedChunks {
-  int64_t first_row;
-  int64_t row_step;
-  int64_t first;
-  int stride;
-  int count;
-};
+// A slot holds a chunk of grad and one of x for every computing thread; a row takes `vectors`
+// slots. One thread, the producer, sends bulk copies into empty slots; the others wait for full
+// ones.
+template <int kSlots>
+struct RingBarriers {
+  MBarrier full[kSlots];
+  MBarrier empty[kSlots];
 
-// Each thread copies the chunks that it will use itself, so the ring needs no barrier.
-template <typename x_t, bool kAligned>
-class ChunkRing {
-  static constexpr int N = kChunkElements<x_t>;
-  using Chunk = Vec<x_t, N>;
-
- public:
-  template <typename Args>
-  __device__ __forceinline__ ChunkRing(const Args& args, const OwnedChunks& owned)
-      : grad_(args.grad),
-        x_(args.x),
-        grad_layout_(args.grad_layout),
-        x_layout_(args.x_layout),
-        rows_(args.rows),
-        H_(args.H),
-        owned_(owned),
-        row_(owned.first_row - owned.row_step) {}
-
-  // Sends chunk v of the row ahead on its way into a slot; v = 0 begins the next row. Every call
-  // closes one group of copies, empty or not, so that "all but the last n groups" always means the
-  // same chunks.
-  __device__ __forceinline__ void fill(int slot, int v) {
-    if (v == 0) {
-      row_ += owned_.row_step;
-      grad_row_ = grad_ + grad_layout_.offset(row_);
-      x_row_ = x_ + x_layout_.offset(row_);
+  __device__ __forceinline__ void init(int warps) {
+    for (int slot = 0; slot < kSlots; ++slot) {
+      full[slot].init(1);
+      empty[slot].init(warps);
     }
-    if (row_ < rows_ && v < owned_.count) {
-      const int64_t column = (owned_.first + v * owned_.stride) * N;
-      if constexpr (kAligned) {
-        __pipeline_memcpy_async(&grad(slot), grad_row_ + column, kChunkBytes);
-        __pipeline_memcpy_async(&x(slot), x_row_ + column, kChunkBytes);
-      } else {
-        grad(slot) = load_chunk<false, N>(grad_row_, column, H_);
-        x(slot) = load_chunk<false, N>(x_row_, column, H_);
+  }
+};
+
+// A position in the ring: a slot, and whether this round through the slots is an odd one.
+template <int kSlots>
+struct RingPlace {
+  int slot = 0;
+  int parity = 0;
+
+  __device__ __forceinline__ RingPlace ahead(int slots) const {
+    const bool wraps = slot + slots >= kSlots;
+    return {wraps ? slot + slots - kSlots : slot + slots, wraps ? parity ^ 1 : parity};
+  }
+};
+
+// Slots on their way at the same time: 64 KB. Without the limit the memory system is so full that
+// some multiprocessors get a third more than others, and all wait for the last: 3 to 5 % slower.
+constexpr int kRingSlotsInFlight = 4;
+
+// The producer: columns [first, first + columns) of every `row_step`-th row from `first_row`, slot
+// by slot of `slot_columns`.
+template <int kVectors, int kSlots, typename Args>
+__device__ __forceinline__ void fill_ring(const Args& args, unsigned char* ring,
+                                          RingBarriers<kSlots>& barriers, int64_t first,
+                                          int columns, int slot_columns, int64_t first_row,
+                                          int64_t row_step) {
+  using x_t = std::remove_const_t<std::remove_pointer_t<decltype(args.x)>>;
+  const int half_bytes = slot_columns * static_cast<int>(sizeof(x_t));
+  RingPlace<kSlots> place;
+  int sent = 0;
+  for (int64_t row = first_row; row < args.rows; row += row_step) {
+    const x_t* grad_row = args.grad + args.grad_layout.offset(row) + first;
+    const x_t* x_row = args.x + args.x_layout.offset(row) + first;
+    for (int v = 0; v < kVectors; ++v) {
+      barriers.empty[place.slot].wait(place.parity ^ 1);
+      if (sent >= kRingSlotsInFlight) {
+        const RingPlace<kSlots> earlier = place.ahead(kSlots - kRingSlotsInFlight);
+        barriers.full[earlier.slot].wait(earlier.parity ^ 1);
       }
+      sent = min(sent + 1, kRingSlotsInFlight);
+      const int bytes =
+          max(0, min(slot_columns, columns - v * slot_columns)) * static_cast<int>(sizeof(x_t));
+      MBarrier& full = barriers.full[place.slot];
+      full.arrive_expecting(2 * bytes);
+      if (bytes > 0) {
+        unsigned char* slot = ring + place.slot * 2 * half_bytes;
+        full.copy(slot, grad_row + v * slot_columns, bytes);
+        full.copy(slot + half_bytes, x_row + v * slot_columns, bytes);
+      }
+      place = place.ahead(1);
     }
-    __pipeline_commit();
   }
-
-  __device__ __forceinline__ Chunk& grad(int slot) const {
-    return reinterpret_cast<Chunk*>(bytes())[slot * 2 * blockDim.x + threadIdx.x];
-  }
-  __device__ __forceinline__ Chunk& x(int slot) const { return (&grad(slot))[blockDim.x]; }
-  __device__ __forceinline__ static unsigned char* bytes() {
-    extern __shared__ __align__(16) unsigned char ring_bytes[];
-    return ring_bytes;
-  }
-
- private:
-  const x_t* grad_;
-  const x_t* x_;
-  const RowLayout& grad_layout_;
-  const RowLayout& x_layout_;
-  int64_t rows_;
-  int64_t H_;
-  const OwnedChunks& owned_;
-  int64_t row_;  // the row ahead
-  const x_t* grad_row_ = nullptr;
-  const x_t* x_row_ = nullptr;
-};
+}
 
 }  // namespace my_ops

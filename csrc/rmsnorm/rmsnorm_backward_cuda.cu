@@ -1,4 +1,5 @@
 // rmsnorm's backward on CUDA: from tensors to the kernels of backward_kernel.cuh.
+#include <ATen/ops/clone.h>
 #include <ATen/ops/empty.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAStream.h>
@@ -35,12 +36,20 @@ void rmsnorm_backward_cuda(const at::Tensor& grad, const at::Tensor& grad_sum, c
 
     constexpr int kChunk = kChunkElements<x_t>;
     const bool aligned = rows_aligned(kChunk, grad, grad_sum, x, weight, grad_x);
+    const bool even =
+        args.grad_layout.dims == 1 && args.x_layout.dims == 1 && args.grad_sum_layout.dims == 1;
+    const Rows lie = !aligned ? Rows::unaligned : even ? Rows::even : Rows::aligned;
     const DeviceLimits limits = device_limits();
-    const auto config =
-        backward_config((args.H + kChunk - 1) / kChunk, kBackwardVectors<x_t>, limits);
+    const auto config = backward_config<x_t>(args.H, limits);
+    if (!aligned && !takes_unaligned(config)) {
+      const auto copied = [&](const at::Tensor& tensor) {
+        return rows_aligned(kChunk, tensor) ? tensor : tensor.clone(at::MemoryFormat::Contiguous);
+      };
+      return rmsnorm_backward_cuda(copied(grad), copied(grad_sum), copied(x), copied(weight),
+                                   options, grad_x, grad_weight);
+    }
     BackwardLauncher<x_t, w_t> launcher;
-    C10_CUDA_CHECK(
-        (BackwardLauncher<x_t, w_t>::plan(config, aligned, args.rows, limits, launcher)));
+    C10_CUDA_CHECK((BackwardLauncher<x_t, w_t>::plan(config, lie, args.rows, limits, launcher)));
     using acc_t = typename Arithmetic<x_t>::acc_t;
     at::Tensor partial_weight;
     if (grad_weight.defined()) {
@@ -53,11 +62,12 @@ void rmsnorm_backward_cuda(const at::Tensor& grad, const at::Tensor& grad_sum, c
       partial_sums = at::empty({args.rows, config.slices, 2}, x.options().dtype(at::kDouble));
       args.partial_sums = partial_sums.mutable_data_ptr<double>();
     }
-    C10_CUDA_CHECK(launcher.launch(args, c10::cuda::getCurrentCUDAStream()));
+    const auto stream = c10::cuda::getCurrentCUDAStream();
+    C10_CUDA_CHECK(launcher.launch(args, stream));
     if (grad_weight.defined()) {
-      launch(rmsnorm_weight_kernel<acc_t, w_t>, ceil_div<int64_t>(args.H, kWarpSize),
-             kWeightThreads, 0, args.partial_weight,
-             static_cast<w_t*>(grad_weight.mutable_data_ptr()), launcher.parts, args.H);
+      C10_CUDA_CHECK(launch_weight_kernel(
+          args.partial_weight, static_cast<w_t*>(grad_weight.mutable_data_ptr()), launcher.parts,
+          args.H, limits.max_cluster_blocks > 1, stream));
     }
   });
 }

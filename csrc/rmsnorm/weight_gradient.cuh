@@ -6,33 +6,56 @@
 
 #include "common/reduce.cuh"
 #include "rmsnorm/chunk.cuh"
+#include "rmsnorm/overlap.cuh"
 
 namespace my_ops {
 
-// grad_weight[column] = the sum of partial_weight[:, column], in an order fixed by `parts`. A block
-// owns 32 columns; its 32 warps share the parts.
-constexpr int kWeightThreads = 1024;
+// grad_weight[column] = the sum of partial_weight[:, column], in an order fixed by `parts`. Groups
+// of `sharing` warps of a block own 32 columns each and share the parts.
+constexpr int kWeightMaxWarps = 32;
 template <typename acc_t, typename w_t>
-__global__ void __launch_bounds__(kWeightThreads)
+__global__ void __launch_bounds__(kWeightMaxWarps* kWarpSize)
     rmsnorm_weight_kernel(const acc_t* partial_weight,  // [parts, H]
                           w_t* grad_weight,             // [H]
-                          int64_t parts, int64_t H) {
-  __shared__ acc_t sums[kWarpSize][kWarpSize + 1];  // the padding keeps both passes off one bank
+                          int64_t parts, int64_t H, int sharing) {
+  __shared__ acc_t sums[kWeightMaxWarps][kWarpSize];
   const int lane = threadIdx.x % kWarpSize;
   const int warp = threadIdx.x / kWarpSize;
-  const int64_t column = static_cast<int64_t>(blockIdx.x) * kWarpSize + lane;
+  const int64_t groups = blockDim.x / kWarpSize / sharing;
+  const int64_t column = (blockIdx.x * groups + warp / sharing) * kWarpSize + lane;
+  wait_for_previous_kernel();
   acc_t sum = 0;
   if (column < H) {
-#pragma unroll 4
-    for (int64_t part = warp; part < parts; part += kWarpSize) {
+#pragma unroll 8
+    for (int64_t part = warp % sharing; part < parts; part += sharing) {
       sum += partial_weight[part * H + column];
     }
   }
   sums[warp][lane] = sum;
   __syncthreads();
-  sum = lanes_sum<kWarpSize>(sums[lane][warp]);
-  const int64_t owned = static_cast<int64_t>(blockIdx.x) * kWarpSize + warp;
-  if (lane == 0 && owned < H) grad_weight[owned] = narrow<w_t>(sum);
+  if (warp % sharing != 0 || column >= H) return;
+  for (int other = 1; other < sharing; ++other) sum += sums[warp + other][lane];
+  grad_weight[column] = narrow<w_t>(sum);
+}
+
+// Launches it, overlapping with the kernel before where the device can.
+template <typename acc_t, typename w_t>
+cudaError_t launch_weight_kernel(const acc_t* partial_weight, w_t* grad_weight, int64_t parts,
+                                 int64_t H, bool overlaps, cudaStream_t stream) {
+  // About 16 loads a thread, all in flight together; few parts need no sharing.
+  int sharing = 1;
+  while (sharing < kWeightMaxWarps && sharing * 16 < parts) sharing *= 2;
+  const int warps = sharing < 8 ? 8 : sharing;
+  const int64_t columns = warps / sharing * kWarpSize;
+  cudaLaunchAttribute overlap = overlapping_launch();
+  cudaLaunchConfig_t launch = {};
+  launch.gridDim = dim3(static_cast<unsigned>((H + columns - 1) / columns));
+  launch.blockDim = dim3(warps * kWarpSize);
+  launch.stream = stream;
+  launch.attrs = &overlap;
+  launch.numAttrs = overlaps ? 1 : 0;
+  return cudaLaunchKernelEx(&launch, rmsnorm_weight_kernel<acc_t, w_t>, partial_weight, grad_weight,
+                            parts, H, sharing);
 }
 
 }  // namespace my_ops

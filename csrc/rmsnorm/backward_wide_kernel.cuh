@@ -1,0 +1,184 @@
+// The backward kernel of wide rows, each owned by a cluster of 1 to 16 blocks. Device only, compute
+// capability 9.0 and later, needs no torch. The formulas stand in backward_kernel.cuh.
+//
+// A cluster walks over rows `parts` apart. Between the sums of a row and its gradient lies a round
+// trip through the cluster, and a block fills its multiprocessor, so nobody else would work
+// meanwhile. Therefore every block has three trades:
+//
+//   - one warp exchanges the sums (backward_exchange.cuh);
+//   - one thread keeps a ring of rows ahead of the arithmetic (backward_ring.cuh);
+//   - the others compute: they add up `kLead` slots of the next row before they need the scale of
+//     this one.
+#pragma once
+
+#include <cuda_pipeline.h>
+
+#include <cstdint>
+
+#include "common/sm90_warpgroup.cuh"
+#include "rmsnorm/backward_args.cuh"
+#include "rmsnorm/backward_exchange.cuh"
+#include "rmsnorm/backward_ring.cuh"
+#include "rmsnorm/overlap.cuh"
+#include "rmsnorm/row_ahead.cuh"
+
+namespace my_ops {
+
+constexpr int kWideThreads = 512;       // that compute, at most
+constexpr int kWideExtraThreads = 128;  // a warpgroup, for setmaxnreg; two warps of it work
+
+// The launch gives 96 registers to each of 640 threads; the computing ones need a few more.
+enum class Trade { computing, other };
+template <Trade kTrade>
+__device__ __forceinline__ void share_registers() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  if constexpr (kTrade == Trade::computing) {
+    sm90::claim_registers<104>();
+  } else {
+    sm90::release_registers<56>();
+  }
+#endif
+}
+
+template <typename x_t, typename w_t, int kVectors>
+__global__ void __launch_bounds__(kWideThreads + kWideExtraThreads, 1)
+    rmsnorm_backward_wide_kernel(const __grid_constant__ BackwardArgs<x_t, w_t> args) {
+#if __CUDA_ARCH__ >= 900
+  using acc_t = typename Arithmetic<x_t>::acc_t;
+  constexpr int N = kChunkElements<x_t>;
+  constexpr int kSlots = kRingSlots<kVectors>;
+  constexpr int kLead = kRingLead<kVectors>;
+  constexpr bool kMoreAhead = kVectors == kWideVectors;
+  extern __shared__ __align__(128) unsigned char ring[];  // [kSlots, 2, threads] packs
+  __shared__ RingBarriers<kSlots> barriers;
+  __shared__ RowExchange<acc_t> exchanges[kExchanges];
+  let_next_kernel_start();
+
+  // What this block and this thread own.
+  const int threads = blockDim.x - kWideExtraThreads;  // that compute
+  const int warps = threads / kWarpSize;
+  const int thread = threadIdx.x;
+  const int slice = blockIdx.x % args.slices;
+  const int64_t part = blockIdx.x / args.slices;
+  const int64_t parts = gridDim.x / args.slices;
+  const OwnedColumns owned =
+      owned_columns<N>(args, static_cast<int64_t>(slice) * args.slice_chunks, 0, args.slice_chunks);
+
+  // Set up the barriers, while the cluster gathers.
+  if (thread == 0) {
+    barriers.init(warps);
+    for (RowExchange<acc_t>& exchange : exchanges) exchange.init(warps);
+    sm90::fence_barrier_init();
+  }
+  __syncthreads();
+  cluster_arrive(args.slices);
+  cluster_wait(args.slices);
+
+  if (thread >= threads) {
+    share_registers<Trade::other>();
+    if (thread / kWarpSize == warps) {
+      exchange_sums<acc_t>(args, exchanges, part, parts, warps);
+    } else if (thread == threads + kWarpSize) {
+      fill_ring<kVectors>(args, ring, barriers, owned.first, owned.columns, threads * N, part,
+                          parts);
+    }
+  } else {
+    share_registers<Trade::computing>();
+    const auto owns = [&](int v) { return v * threads + thread < owned.chunks; };
+    const auto column_of = [&](int v) { return owned.first + (v * threads + thread) * N; };
+    acc_t weight[kVectors][N];
+    acc_t grad_weight[kVectors][N] = {};
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) load_weight<true>(args, column_of(v), weight[v]);
+
+    RowAhead<x_t, kVectors, false> more(
+        args.grad_sum, args.grad_sum_layout, args.rows, owned, thread, threads,
+        reinterpret_cast<Pack*>(ring) + kSlots * 2 * threads + thread, threads);
+    if (kMoreAhead && args.grad_sum != nullptr) {
+      more.begin(part);
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) more.request(v);
+    }
+    const auto packs_at = [&](const RingPlace<kSlots>& place) {
+      return reinterpret_cast<const Pack*>(ring) + place.slot * 2 * threads + thread;
+    };
+    double sums[2] = {0, 0};
+    const auto add_slot = [&](const RingPlace<kSlots>& place, int v) {
+      barriers.full[place.slot].wait(place.parity);
+      if (!owns(v)) return;
+      const Pack* packs = packs_at(place);
+      add_products<x_t>(packs[threads], packs[0], weight[v], sums);
+    };
+    const auto send = [&](const ExchangeTurn& turn) {
+      exchanges[turn.index].send(sums);
+      sums[0] = 0;
+      sums[1] = 0;
+    };
+
+    RingPlace<kSlots> first;  // of the row's slots
+    ExchangeTurn turn;
+    if (part < args.rows) {
+#pragma unroll
+      for (int v = 0; v < kLead; ++v) add_slot(first.ahead(v), v);
+      if constexpr (kLead == kVectors) send(turn);
+    }
+    for (int64_t row = part; row < args.rows; row += parts) {
+      // Reduce: what is left of this row, and the beginning of the next.
+      const RingPlace<kSlots> next = first.ahead(kVectors);
+#pragma unroll
+      for (int v = kLead; v < kVectors; ++v) add_slot(first.ahead(v), v);
+      if constexpr (kLead < kVectors) send(turn);
+      if (row + parts < args.rows) {
+#pragma unroll
+        for (int v = 0; v < kLead; ++v) add_slot(next.ahead(v), v);
+        if constexpr (kLead == kVectors) send(turn.next());
+      }
+
+      // Compute and store; each slot is empty as soon as all have read it.
+      exchanges[turn.index].scale_done.wait(turn.parity);
+      const RowScale<acc_t> scale = exchanges[turn.index].scale;
+      if (kMoreAhead && args.grad_sum != nullptr) more.begin(row + parts);
+      const x_t* grad_sum_row =
+          kMoreAhead ? nullptr : args.grad_sum + args.grad_sum_layout.offset(row);
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) {
+        const RingPlace<kSlots> place = first.ahead(v);
+        Pack x = {};
+        Pack grad = {};
+        if (owns(v)) {
+          x = packs_at(place)[threads];
+          grad = packs_at(place)[0];
+        }
+        __syncwarp();
+        if (thread % kWarpSize == 0) barriers.empty[place.slot].arrive();
+        acc_t grad_x[N];
+        differentiate<x_t>(x, grad, weight[v], scale, args, grad_weight[v], grad_x);
+        if (args.grad_sum != nullptr) {
+          if constexpr (kMoreAhead) {
+            add_pack<x_t>(more.take(v), grad_x);
+            more.request(v);
+          } else if (owns(v)) {
+            add_pack<x_t>(*reinterpret_cast<const Pack*>(grad_sum_row + column_of(v)), grad_x);
+          }
+        }
+        if (args.grad_x != nullptr && owns(v)) {
+          store_pack(args.grad_x + row * args.H + column_of(v), narrow_pack<x_t>(grad_x));
+        }
+      }
+      first = next;
+      turn = turn.next();
+    }
+
+    // Store the weight's gradient of this cluster's rows.
+    if (args.partial_weight != nullptr) {
+      acc_t* part_row = args.partial_weight + part * args.H;
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) {
+        if (owns(v)) store_partial<true>(part_row, column_of(v), args.H, grad_weight[v]);
+      }
+    }
+  }
+#endif
+}
+
+}  // namespace my_ops

@@ -1,0 +1,57 @@
+// Barriers as members of structures in shared memory, and stores into other blocks that report to
+// them. Device only, compute capability 9.0 and later, needs no torch.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "common/sm90_bulk_copy.cuh"
+#include "common/sm90_mbarrier.cuh"
+
+namespace my_ops {
+
+__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+// A phase is over after `arrivals` arrivals and all bytes that these announced. A wait names the
+// parity of the phase that it waits for, 0 for the first.
+class MBarrier {
+ public:
+  __device__ __forceinline__ void init(int arrivals) { sm90::init_barrier(address(), arrivals); }
+  __device__ __forceinline__ void arrive() {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address()) : "memory");
+  }
+  __device__ __forceinline__ void arrive_expecting(int bytes) {
+    sm90::arrive_expecting(address(), bytes);
+  }
+  __device__ __forceinline__ void wait(int parity) { sm90::wait_barrier(address(), parity); }
+
+  // One thread copies `bytes` into shared memory; they count towards the current phase.
+  __device__ __forceinline__ void copy(void* shared, const void* global, int bytes) {
+    sm90::bulk_copy(shared_address(shared), global, bytes, address());
+  }
+
+  // Stores into the shared memory of block `rank` of the cluster, at the place that `shared` has in
+  // this one. The 8 bytes count at the same barrier there.
+  __device__ __forceinline__ void store_to_block(double* shared, double value, int rank) {
+    asm volatile(
+        "{\n"
+        ".reg .b32 remote, remote_barrier;\n"
+        "mapa.shared::cluster.u32 remote, %0, %3;\n"
+        "mapa.shared::cluster.u32 remote_barrier, %2, %3;\n"
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.f64 [remote], %1, "
+        "[remote_barrier];\n"
+        "}\n" ::"r"(shared_address(shared)),
+        "d"(value), "r"(address()), "r"(rank)
+        : "memory");
+  }
+
+ private:
+  __device__ __forceinline__ uint32_t address() const { return shared_address(&state_); }
+
+  uint64_t state_;
+};
+
+}  // namespace my_ops

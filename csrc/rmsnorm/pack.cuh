@@ -1,0 +1,179 @@
+// 16 bytes of a row as they move: four words, in registers or shared memory. Device only, needs no
+// torch.
+//
+// A chunk that stays in registers is four words and not an array of elements: of 16-bit elements
+// the compiler makes a register each, and permutes them whenever the chunk moves.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#include "rmsnorm/chunk.cuh"
+
+namespace my_ops {
+
+using Pack = uint4;
+
+template <typename x_t>
+struct PackWord;  // what is in one word
+
+template <>
+struct PackWord<__nv_bfloat16> {
+  __device__ __forceinline__ static float2 widen(unsigned word) {
+    return {__uint_as_float(word << 16), __uint_as_float(word & 0xFFFF0000u)};
+  }
+  __device__ __forceinline__ static unsigned narrow(float2 values) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(values.x, values.y);
+    return *reinterpret_cast<const unsigned*>(&pair);
+  }
+};
+template <>
+struct PackWord<__half> {
+  __device__ __forceinline__ static float2 widen(unsigned word) {
+    return __half22float2(*reinterpret_cast<const __half2*>(&word));
+  }
+  __device__ __forceinline__ static unsigned narrow(float2 values) {
+    const __half2 pair = __floats2half2_rn(values.x, values.y);
+    return *reinterpret_cast<const unsigned*>(&pair);
+  }
+};
+
+template <typename x_t>
+__device__ __forceinline__ void widen_pack(const Pack& pack, float (&values)[8]) {
+  const unsigned words[4] = {pack.x, pack.y, pack.z, pack.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float2 pair = PackWord<x_t>::widen(words[i]);
+    values[2 * i] = pair.x;
+    values[2 * i + 1] = pair.y;
+  }
+}
+template <typename x_t>
+__device__ __forceinline__ void widen_pack(const Pack& pack, float (&values)[4]) {
+  values[0] = __uint_as_float(pack.x);
+  values[1] = __uint_as_float(pack.y);
+  values[2] = __uint_as_float(pack.z);
+  values[3] = __uint_as_float(pack.w);
+}
+template <typename x_t>
+__device__ __forceinline__ void widen_pack(const Pack& pack, double (&values)[2]) {
+  values[0] = __hiloint2double(static_cast<int>(pack.y), static_cast<int>(pack.x));
+  values[1] = __hiloint2double(static_cast<int>(pack.w), static_cast<int>(pack.z));
+}
+
+template <typename x_t>
+__device__ __forceinline__ Pack narrow_pack(const float (&values)[8]) {
+  unsigned words[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    words[i] = PackWord<x_t>::narrow({values[2 * i], values[2 * i + 1]});
+  }
+  return {words[0], words[1], words[2], words[3]};
+}
+template <typename x_t>
+__device__ __forceinline__ Pack narrow_pack(const float (&values)[4]) {
+  return {__float_as_uint(values[0]), __float_as_uint(values[1]), __float_as_uint(values[2]),
+          __float_as_uint(values[3])};
+}
+template <typename x_t>
+__device__ __forceinline__ Pack narrow_pack(const double (&values)[2]) {
+  return {static_cast<unsigned>(__double2loint(values[0])),
+          static_cast<unsigned>(__double2hiint(values[0])),
+          static_cast<unsigned>(__double2loint(values[1])),
+          static_cast<unsigned>(__double2hiint(values[1]))};
+}
+
+// One access of 16 bytes. Through a plain reference the compiler stores four words, where it has
+// computed them one by one.
+__device__ __forceinline__ void store_pack(void* address, const Pack& pack) {
+  __stwb(static_cast<Pack*>(address), pack);
+}
+
+// Values that a thread keeps in shared memory for itself.
+template <typename acc_t, int N>
+__device__ __forceinline__ void store_own(Pack* own, const acc_t (&values)[N]) {
+  constexpr int kEach = kChunkBytes / sizeof(acc_t);
+#pragma unroll
+  for (int i = 0; i < N / kEach; ++i) {
+    acc_t part[kEach];
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) part[j] = values[i * kEach + j];
+    own[i] = narrow_pack<acc_t>(part);
+  }
+}
+template <typename acc_t, int N>
+__device__ __forceinline__ void load_own(const Pack* own, acc_t (&values)[N]) {
+  constexpr int kEach = kChunkBytes / sizeof(acc_t);
+#pragma unroll
+  for (int i = 0; i < N / kEach; ++i) {
+    acc_t part[kEach];
+    widen_pack<acc_t>(own[i], part);
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) values[i * kEach + j] = part[j];
+  }
+}
+
+// Makes the compiler widen `pack` anew. Without it, it keeps the values of 16-bit types from one
+// use to the next: twice the registers, half the rows in flight, and spills.
+__device__ __forceinline__ void forget_values(Pack& pack) {
+  asm("" : "+r"(pack.x), "+r"(pack.y), "+r"(pack.z), "+r"(pack.w));
+}
+
+// The bytes [first_byte, first_byte + 16) of `low` and `high` in a row; first_byte < 16.
+__device__ __forceinline__ Pack straddling_pack(const Pack& low, const Pack& high,
+                                                unsigned first_byte) {
+  unsigned words[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+  for (int i = 0; i < 6; ++i) words[i] = first_byte & 8 ? words[i + 2] : words[i];
+#pragma unroll
+  for (int i = 0; i < 5; ++i) words[i] = first_byte & 4 ? words[i + 1] : words[i];
+  const unsigned bits = first_byte % 4 * 8;
+  return {__funnelshift_r(words[0], words[1], bits), __funnelshift_r(words[1], words[2], bits),
+          __funnelshift_r(words[2], words[3], bits), __funnelshift_r(words[3], words[4], bits)};
+}
+
+// The pack of another of `kWidth` neighbouring lanes.
+template <int kWidth>
+__device__ __forceinline__ Pack pack_of_lane(const Pack& pack, int lane) {
+  const auto word_of_lane = [&](unsigned word) {
+    return __shfl_sync(0xffffffffu, word, lane, kWidth);
+  };
+  return {word_of_lane(pack.x), word_of_lane(pack.y), word_of_lane(pack.z), word_of_lane(pack.w)};
+}
+
+template <typename scalar_t>
+__device__ __forceinline__ unsigned misalignment_bytes(const scalar_t* address) {
+  return static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(address) % kChunkBytes);
+}
+
+// The elements of the pack at `address`, which is aligned, that lie in [begin, end); else zeros.
+template <typename scalar_t>
+__device__ __forceinline__ Pack load_pack_within(const scalar_t* address, const scalar_t* begin,
+                                                 const scalar_t* end) {
+  constexpr int N = kChunkElements<scalar_t>;
+  if (address >= begin && address + N <= end) return *reinterpret_cast<const Pack*>(address);
+  Vec<scalar_t, N> chunk = {};
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    if (address + j >= begin && address + j < end) chunk.elements[j] = address[j];
+  }
+  return *reinterpret_cast<const Pack*>(&chunk);
+}
+
+// `pack` with zeros from element `count` on.
+template <typename scalar_t>
+__device__ __forceinline__ Pack first_elements(const Pack& pack, int count) {
+  constexpr int N = kChunkElements<scalar_t>;
+  if (count >= N) return pack;
+  Vec<scalar_t, N> chunk = *reinterpret_cast<const Vec<scalar_t, N>*>(&pack);
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    if (j >= count) chunk.elements[j] = scalar_t{};
+  }
+  return *reinterpret_cast<const Pack*>(&chunk);
+}
+
+}  // namespace my_ops
