@@ -3,7 +3,8 @@
     python benchmarks/bench_rmsnorm.py
 
 Bytes: forward reads x and writes y (2 transfers); backward reads grad and x and writes grad_x (3);
-add_rmsnorm reads x and residual and writes y and the sum (4). The weight is small beside them.
+add_rmsnorm reads x and residual and writes y and the sum (4), and its backward reads the gradients
+of both and the sum and writes one (4). The weight is small beside them.
 """
 
 import torch
@@ -48,6 +49,11 @@ def check_rows(x, grad, weight) -> None:
         check(actual, exact)
 
 
+def torch_add_backward(grad, grad_sum, x, rstd, weight):
+    grad_x, grad_weight = TORCH_BACKWARD(grad, x, list(weight.shape), rstd, weight, [True, True])
+    return grad_x + grad_sum, grad_weight
+
+
 def bandwidth() -> None:
     copy = copy_bytes_per_second()
     print_header("rmsnorm, bandwidth", "case", "my_ops GB/s", "torch GB/s", "my_ops/copy")
@@ -55,7 +61,8 @@ def bandwidth() -> None:
     for dtype in (torch.bfloat16, torch.float32):
         for H in WIDTHS:
             x = torch.randn(ELEMENT_BYTES // dtype.itemsize // H, H, dtype=dtype, device=DEVICE)
-            grad, weight = torch.randn_like(x), torch.randn(H, dtype=dtype, device=DEVICE)
+            grad, more = torch.randn_like(x), torch.randn_like(x)
+            weight = torch.randn(H, dtype=dtype, device=DEVICE)
             check_rows(x, grad, weight)
             rstd = torch.rsqrt(x.float().square().mean(-1, keepdim=True) + EPS)
             cases = {
@@ -72,6 +79,15 @@ def bandwidth() -> None:
                     if DEVICE == "cpu"
                     else lambda g=grad, x=x, w=weight, r=rstd: TORCH_BACKWARD(
                         g, x, list(w.shape), r, w, [True, True]
+                    ),
+                ),
+                "add backward": (
+                    4,
+                    lambda g=grad, m=more, x=x, w=weight: OURS_BACKWARD(g, m, x, w, EPS, 0.0),
+                    None
+                    if DEVICE == "cpu"
+                    else lambda g=grad, m=more, x=x, w=weight, r=rstd: torch_add_backward(
+                        g, m, x, r, w
                     ),
                 ),
                 "add": (

@@ -1,0 +1,113 @@
+"""The CUDA kernels of rmsnorm's backward: every way in which a row can be owned, its borders and
+the layouts that have kernels of their own."""
+
+import pytest
+import torch
+from rmsnorm_reference import formula, sample
+
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine"),
+]
+
+EPS = 1e-6
+# Columns in chunks of 16 bytes: 8 lanes to 16 and 32, a warp to 64 and 128, a block to 1024, 1 to
+# 16 blocks with a ring to 32768 (float32: 65536), two launches beyond.
+CHUNKS = [1, 16, 17, 32, 33, 64, 65, 128, 129, 1023, 1024, 1025, 2048, 2049, 5000, 32768, 65537]
+TOLERANCE = {torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7, torch.float32: 2.0**-20}
+
+
+def both(grad, x, weight, grad_sum=None, offset=0.0):
+    return torch.ops.my_ops.rmsnorm_backward(grad, grad_sum, x, weight, EPS, offset)
+
+
+def reference(grad, x, weight, grad_sum=None, offset=0.0):
+    x, weight = x.double().requires_grad_(), weight.double().requires_grad_()
+    y = formula(x, weight, EPS, offset)
+    grad_x, grad_weight = torch.autograd.grad(y, (x, weight), grad.double())
+    return grad_x if grad_sum is None else grad_x + grad_sum.double(), grad_weight
+
+
+def assert_close(actual, expected):
+    for ours, theirs in zip(actual, expected, strict=True):
+        error = (ours.double() - theirs).abs().max()
+        assert error <= TOLERANCE[ours.dtype] * theirs.abs().max().clamp(min=1.0)
+
+
+def case(rows, H, dtype, w_dtype=None):
+    x, grad, more = (sample((rows, H), dtype, "cuda") for _ in range(3))
+    return grad, x, sample((H,), w_dtype or dtype, "cuda"), more
+
+
+@pytest.mark.parametrize("ragged", [0, 1, 3])
+@pytest.mark.parametrize("chunks", CHUNKS)
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+def test_values_at_the_borders(dtype, chunks, ragged):
+    H = max(1, chunks * 16 // dtype.itemsize - ragged)
+    grad, x, weight, more = case(5 if chunks > 1000 else 67, H, dtype)
+    assert_close(both(grad, x, weight), reference(grad, x, weight))
+    expected = reference(grad, x, weight, more, 1.0)
+    assert_close(both(grad, x, weight, more, 1.0), expected)
+
+
+@pytest.mark.parametrize("H", [256, 5120, 40_000])
+def test_float32_weight(H):
+    grad, x, weight, _ = case(9, H, torch.bfloat16, torch.float32)
+    assert_close(both(grad, x, weight), reference(grad, x, weight))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("H", [64, 192, 256, 512, 1024, 4096, 8192, 20_480])
+def test_layouts_have_the_bits_of_contiguous_tensors(dtype, H):
+    grad, x, weight, more = case(24, H, dtype)
+    expected = both(grad, x, weight, more)
+    for name, view in {
+        "misaligned": lambda t: torch.cat([t.new_zeros(1), t.flatten()])[1:].view(t.shape),
+        "rows of odd stride": lambda t: torch.nn.functional.pad(t, (1, 0))[:, 1:],
+        "slice of a packed tensor": lambda t: torch.stack([t, t], 1)[:, 1],
+        "rows that do not collapse": lambda t: t.view(4, 6, H).transpose(0, 1).contiguous(),
+    }.items():
+        layout = (lambda t: t.transpose(0, 1)) if name.startswith("rows that") else (lambda t: t)
+        actual = both(*(layout(view(t)) if t.dim() == 2 else t for t in (grad, x, weight, more)))
+        assert torch.equal(actual[0].reshape(24, H), expected[0]), name
+        assert torch.equal(actual[1], expected[1]), name
+
+
+@pytest.mark.parametrize("H", [111, 256, 1024, 5120, 16_384, 65_544, 131_072])
+def test_only_what_is_asked_for_has_the_same_bits(H):
+    ops = torch.ops.my_ops
+    grad, x, weight, more = case(17, H, torch.bfloat16)
+    grad_x, grad_weight = both(grad, x, weight)
+    assert torch.equal(ops.rmsnorm_backward_x(grad, None, x, weight, EPS, 0.0), grad_x)
+    assert torch.equal(ops.rmsnorm_backward_weight(grad, x, weight, EPS, 0.0), grad_weight)
+    with_more = ops.rmsnorm_backward_x(grad, more, x, weight, EPS, 0.0)
+    assert torch.equal(with_more, both(grad, x, weight, more)[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("H", [111, 256, 1024, 4096, 16_384, 65_536, 262_144])
+def test_rows_and_runs_are_independent(dtype, H):
+    grad, x, weight, more = case(1000 if H <= 16_384 else 300, H, dtype)
+    grad_x, grad_weight = both(grad, x, weight, more)
+    for _ in range(3):
+        again = both(grad, x, weight, more)
+        assert torch.equal(again[0], grad_x)
+        assert torch.equal(again[1], grad_weight)
+    for rows in (slice(0, 1), slice(7, 40), slice(-3, None)):
+        part = both(grad[rows], x[rows], weight, more[rows])[0]
+        assert torch.equal(part, grad_x[rows])
+
+
+@pytest.mark.parametrize("H", [1024, 65_536])
+def test_inside_a_graph(H):
+    """The second stage starts before the first has ended; a graph keeps that order too."""
+    grad, x, weight, _ = case(200, H, torch.bfloat16)
+    expected = both(grad, x, weight)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        actual = both(grad, x, weight)
+    for _ in range(5):
+        for tensor in actual:
+            tensor.zero_()
+        graph.replay()
+        assert all(map(torch.equal, actual, expected))
