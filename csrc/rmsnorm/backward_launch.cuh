@@ -31,7 +31,7 @@ struct BackwardLauncher {
   static cudaError_t plan(const BackwardConfig& config, Rows lie, int64_t rows,
                           const DeviceLimits& limits, BackwardLauncher& launcher) {
     int resident = 0;
-    const cudaError_t error = resident_parts(config, limits, resident);
+    const cudaError_t error = resident_parts(config, lie, limits, resident);
     launcher = {config, lie, parts_for(config, rows, resident, limits)};
     return error;
   }
@@ -131,25 +131,28 @@ struct BackwardLauncher {
   }
 
   static cudaError_t opt_in(Kernel kernel, const BackwardConfig& config) {
-    cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                             shared_bytes(config));
+    constexpr int kWithoutOptIn = 47 * 1024;  // 48 KB less what a kernel has statically
+    cudaError_t error = cudaSuccess;
+    if (shared_bytes(config) > kWithoutOptIn) {
+      error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                   shared_bytes(config));
+    }
     if (error == cudaSuccess && config.wide && config.slices > 8) {
       error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
     }
     return error;
   }
 
-  // Asking the driver takes microseconds, so each thread remembers the answers. Rows that lie
-  // otherwise, whose kernels need other registers, go by the kernel of even ones.
-  static cudaError_t resident_parts(const BackwardConfig& config, const DeviceLimits& limits,
-                                    int& resident) {
-    thread_local std::map<std::tuple<int, int, int, int, int>, int> known;
+  // Asking the driver takes microseconds, so each thread remembers the answers.
+  static cudaError_t resident_parts(const BackwardConfig& config, Rows lie,
+                                    const DeviceLimits& limits, int& resident) {
+    thread_local std::map<std::tuple<int, int, int, int, int, Rows>, int> known;
     int device = 0;
     cudaError_t error = cudaGetDevice(&device);
     if (error != cudaSuccess) return error;
-    int& answer = known[{device, config.lanes, config.vectors, config.threads, config.slices}];
+    int& answer = known[{device, config.lanes, config.vectors, config.threads, config.slices, lie}];
     if (answer == 0) {
-      const Kernel asked = kernel(config, Rows::even, config.whole ? Phase::whole : Phase::apply);
+      const Kernel asked = kernel(config, lie, config.whole ? Phase::whole : Phase::apply);
       error = opt_in(asked, config);
       if (error != cudaSuccess) return error;
       cudaLaunchAttribute cluster;
