@@ -16,6 +16,16 @@ import my_ops
 from my_ops.nn import FP4Linear
 from my_ops.ops.fp4_matmul import PackedFactor
 
+# Weights of 2^20 elements and more have kernels of their own on a GPU, by the number of rows of x
+# and by the place of rows of scales; some with a last step or tile that is not whole.
+LARGE = [
+    (5, 2048, 600),
+    (16, 2080, 514),
+    (40, 1088, 1030),
+    (130, 1152, 1001),
+    (300, 1024, 1100),
+]
+
 # One element, one row of an odd K, below and past a tile of the kernel, several tiles, a long sum.
 SIZES = [
     (1, 1, 1),
@@ -24,6 +34,7 @@ SIZES = [
     (17, 65, 66),
     (130, 160, 140),
     (3, 4096, 5),
+    *LARGE,
 ]
 
 
@@ -88,6 +99,24 @@ def test_every_scale_byte(device, format, largest, dtype):
     q = my_ops.FP4Tensor(packed.to(device), scale.to(device), None, format, block, dtype)
     y = my_ops.fp4_linear(torch.eye(block, dtype=dtype, device=device), q)
     assert torch.equal(y, q.dequantize(torch.float32).t().to(dtype))
+
+
+@pytest.mark.parametrize("M", [3, 40, 200])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("scale", [2.0**-70, 2.0**12, 0.0, float("nan")])
+def test_scales_that_16_bits_do_not_hold(device, dtype, M, scale):
+    w = torch.randn(1024, 1024, device=device)
+    w[5, :32] *= scale
+    q = my_ops.fp4_quantize(w, "mxfp4")
+    x = torch.randn(M, 1024, dtype=dtype, device=device)
+    y = my_ops.fp4_linear(x, q)
+    if scale != scale:
+        assert y[:, 5].isnan().all()
+        y, q = (
+            torch.cat((y[:, :5], y[:, 6:]), 1),
+            my_ops.fp4_quantize(torch.cat((w[:5], w[6:])), "mxfp4"),
+        )
+    assert_linear(y, x.double(), values(q))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

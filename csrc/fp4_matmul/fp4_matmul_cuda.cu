@@ -2,16 +2,14 @@
 #include <ATen/cuda/CUDAContextLight.h>
 
 #include "common/launch.cuh"
+#include "fp4_matmul/fp4_fused.h"
 #include "fp4_matmul/fp4_matmul.h"
 #include "fp4_matmul/fp4_matmul_kernel.cuh"
+#include "fp4_matmul/fp4_operands.cuh"
+#include "fp4_matmul/fp4_stream.h"
 
 namespace my_ops {
 namespace {
-
-DenseType dense_type(const at::Tensor& tensor) {
-  if (tensor.scalar_type() == at::kFloat) return DenseType::float32;
-  return tensor.scalar_type() == at::kHalf ? DenseType::float16 : DenseType::bfloat16;
-}
 
 ByteRows byte_rows(const void* data, int64_t rows, int64_t row_bytes, int64_t stride_bytes) {
   const auto bits = reinterpret_cast<uintptr_t>(data) | static_cast<uintptr_t>(stride_bytes);
@@ -57,16 +55,9 @@ void launch_tile(const OperandA& a, const OperandB& b, const ProductOutput& out)
 
 template <typename OperandA, typename OperandB>
 void launch_product(const OperandA& a, const OperandB& b, int64_t K, const at::Tensor& y,
-                    const std::optional<at::Tensor>& bias) {
-  const ProductOutput out{y.mutable_data_ptr(),
-                          dense_type(y),
-                          y.size(0),
-                          y.size(1),
-                          K,
-                          y.stride(0),
-                          y.stride(1),
-                          bias ? bias->const_data_ptr() : nullptr,
-                          bias ? dense_type(*bias) : DenseType::float32};
+                    const std::optional<at::Tensor>& bias, const int* only_if_any = nullptr) {
+  auto out = product_output(y, K, bias);
+  out.only_if_any = only_if_any;
   const auto* device = at::cuda::getCurrentDeviceProperties();
   const auto large_bytes = ProductLayout<LargeTile, OperandA, OperandB>::shared_bytes(a, b);
   if (use_large_tile(out.M, out.N, large_bytes, device->sharedMemPerBlockOptin,
@@ -80,6 +71,7 @@ void launch_product(const OperandA& a, const OperandB& b, int64_t K, const at::T
 }  // namespace
 
 void fp4_matmul_packed_cuda(const Fp4Factor& a, const Fp4Factor& b, at::Tensor& y) {
+  if (fp4_fused_packed(a, b, y)) return;
   with_major(a.contracts_cols, [&](auto major_a) {
     with_major(b.contracts_cols, [&](auto major_b) {
       launch_product(packed_operand<major_a.value>(a), packed_operand<major_b.value>(b), a.depth(),
@@ -90,10 +82,14 @@ void fp4_matmul_packed_cuda(const Fp4Factor& a, const Fp4Factor& b, at::Tensor& 
 
 void fp4_matmul_dense_cuda(const at::Tensor& x, const Fp4Factor& b,
                            const std::optional<at::Tensor>& bias, at::Tensor& y) {
+  if (fp4_stream(x, b, bias, y)) return;
+  at::Tensor misfits;
+  if (fp4_fused_dense(x, b, bias, y, misfits) && !misfits.defined()) return;
+  const int* const only_if_any = misfits.defined() ? misfits.const_data_ptr<int>() : nullptr;
   with_major(x.stride(1) == 1, [&](auto major_x) {
     with_major(b.contracts_cols, [&](auto major_b) {
       launch_product(dense_operand<major_x.value>(x), packed_operand<major_b.value>(b), b.depth(),
-                     y, bias);
+                     y, bias, only_if_any);
     });
   });
 }

@@ -28,6 +28,7 @@ struct ProductOutput {
   int64_t col_stride;
   const void* bias;  // [N] or null
   DenseType bias_type;
+  const int* only_if_any = nullptr;  // [kMisfitBlocks]: all zero where there is nothing to do
 };
 
 __device__ __forceinline__ float load_bias(const ProductOutput& out, int64_t n) {

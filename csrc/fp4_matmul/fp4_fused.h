@@ -1,0 +1,19 @@
+// The products of fp4_matmul that run on Hopper's tensor cores. Included by fp4_matmul_cuda.cu.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "fp4_matmul/fp4_matmul.h"
+
+namespace my_ops {
+
+// y = x * b + bias for a dense x of 16 bits, or for an FP4 x. False where that was not done: the
+// product is small, its layout is another, or the device has no wgmma.
+//
+// `misfits`, where it comes back defined, are int32 flags on the device; where one is not zero, b
+// has scales that float16 cannot hold, and y was not written.
+bool fp4_fused_dense(const at::Tensor& x, const Fp4Factor& b, const std::optional<at::Tensor>& bias,
+                     const at::Tensor& y, at::Tensor& misfits);
+bool fp4_fused_packed(const Fp4Factor& x, const Fp4Factor& b, const at::Tensor& y);
+
+}  // namespace my_ops

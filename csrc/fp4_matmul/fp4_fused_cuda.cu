@@ -1,0 +1,147 @@
+// fp4_matmul on Hopper's tensor cores: makes the image of x and launches the fused kernel.
+#include <ATen/cuda/CUDAContextLight.h>
+#include <ATen/ops/empty.h>
+
+#include "common/launch.cuh"
+#include "fp4_matmul/find_misfits.cuh"
+#include "fp4_matmul/fp4_fused.h"
+#include "fp4_matmul/fp4_operands.cuh"
+#include "fp4_matmul/fused_kernel.cuh"
+#include "fp4_matmul/fused_plan.h"
+#include "fp4_matmul/x_image.cuh"
+
+namespace my_ops {
+namespace {
+
+// Stages and slots fill shared memory. Up to 64 rows of x leave registers for two warpgroups that
+// share the steps of the same rows (28.8 us at 64 rows, 8192 x 8192, against 31.2); with 128 that
+// gains nothing, with 256 there is no room.
+template <typename scalar_t, Fp4Format kFormat>
+struct FusedTiles {
+  using Tokens32 = FusedTile<scalar_t, kFormat, 32, 2, 2, 8, 6>;
+  using Tokens64 = FusedTile<scalar_t, kFormat, 64, 2, 2, 6, 6>;
+  using Tokens128 = FusedTile<scalar_t, kFormat, 128, 2, 1, 4, 8>;
+  using Tokens256 = FusedTile<scalar_t, kFormat, 256, 2, 1, 3, 3>;
+};
+
+// Whether the current device has wgmma and this file was compiled for it.
+bool device_runs_wgmma() {
+  const cudaDeviceProp* const device = at::cuda::getCurrentDeviceProperties();
+  if (device->major != 9 || device->minor != 0) return false;
+  using Tile = FusedTiles<__half, Fp4Format::nvfp4>::Tokens256;
+  cudaFuncAttributes attributes;
+  if (cudaFuncGetAttributes(&attributes, fp4_fused_kernel<Tile>) != cudaSuccess) {
+    (void)cudaGetLastError();
+    return false;
+  }
+  return attributes.maxThreadsPerBlock >= Tile::kThreads;
+}
+
+FusedPlan plan_for(const Fp4Factor& b, const at::Tensor& y) {
+  const bool aligned = starts_at_multiple_of(b.packed.const_data_ptr(), 0, 16) &&
+                       starts_at_multiple_of(b.scale.const_data_ptr(), 0, 4);
+  if (!b.contracts_cols || !aligned) return {};
+  const int sms = at::cuda::getCurrentDeviceProperties()->multiProcessorCount;
+  const FusedPlan plan = plan_fused(y.size(0), y.size(1), b.depth(), fp4_block_size(b.format), sms);
+  static const bool available = device_runs_wgmma();
+  return available ? plan : FusedPlan{};
+}
+
+// Memory for the image of an x with as many rows as y.
+at::Tensor empty_image(const at::Tensor& y, const Fp4Factor& b, const FusedPlan& plan,
+                       ImageLayout& layout) {
+  layout = {nullptr, y.size(0), static_cast<int>(b.depth()),
+            static_cast<int>(ceil_div(b.depth(), int64_t{kImageDepth})), plan.tokens};
+  auto image = at::empty({layout.bytes()}, y.options().dtype(at::kByte));
+  layout.image = image.mutable_data_ptr<uint8_t>();
+  return image;
+}
+
+template <typename Tile>
+void launch_tile(FusedArguments args, const FusedPlan& plan) {
+  const ProductOutput& out = args.out;
+  args.row_tiles = static_cast<int>(ceil_div(out.N, int64_t{kFusedRows}));
+  args.token_tiles = static_cast<int>(ceil_div(out.M, int64_t{Tile::kTokens}));
+  args.splits = plan.splits;
+  const bool pairs = out.type != DenseType::float32 && out.col_stride == 1 && out.N % 2 == 0 &&
+                     starts_at_multiple_of(out.data, out.row_stride * 2, 4);
+  args.direct = pairs && plan.splits * Tile::kDepthGroups == 1;
+  launch_with({static_cast<unsigned>(plan.splits), true}, fp4_fused_kernel<Tile>, plan.blocks,
+              Tile::kThreads, Tile::kSharedBytes, args);
+}
+
+template <typename scalar_t, Fp4Format kFormat>
+void launch_fused(const FusedArguments& args, const FusedPlan& plan) {
+  using Tiles = FusedTiles<scalar_t, kFormat>;
+  if (plan.tokens == 32) return launch_tile<typename Tiles::Tokens32>(args, plan);
+  if (plan.tokens == 64) return launch_tile<typename Tiles::Tokens64>(args, plan);
+  if (plan.tokens == 128) return launch_tile<typename Tiles::Tokens128>(args, plan);
+  launch_tile<typename Tiles::Tokens256>(args, plan);
+}
+
+FusedArguments fused_arguments(const Fp4Factor& b, const ImageLayout& layout,
+                               const ProductOutput& out) {
+  FusedArguments args{};
+  args.codes = b.packed.const_data_ptr<uint8_t>();
+  args.scales = b.scale.const_data_ptr<uint8_t>();
+  args.amax = b.amax ? b.amax->const_data_ptr<float>() : nullptr;
+  args.image = layout.image;
+  args.out = out;
+  args.steps = layout.steps;
+  return args;
+}
+
+}  // namespace
+
+bool fp4_fused_dense(const at::Tensor& x, const Fp4Factor& b, const std::optional<at::Tensor>& bias,
+                     const at::Tensor& y, at::Tensor& misfits) {
+  const FusedPlan plan = plan_for(b, y);
+  if (plan.tokens == 0 || x.scalar_type() == at::kFloat) return false;
+  ImageLayout layout;
+  const auto image = empty_image(y, b, plan, layout);
+  const auto* const data = static_cast<const uint16_t*>(x.const_data_ptr());
+  const bool vectors = x.stride(1) == 1 && starts_at_multiple_of(data, x.stride(0) * 2, 16);
+  auto args = fused_arguments(b, layout, product_output(y, b.depth(), bias));
+  const bool half = x.scalar_type() == at::kHalf, nvfp4 = b.format == Fp4Format::nvfp4;
+  if (half && !nvfp4) {
+    misfits = at::empty({kMisfitBlocks}, y.options().dtype(at::kInt));
+    args.misfits = misfits.const_data_ptr<int>();
+    launch(find_misfits_kernel, kMisfitBlocks, kMisfitThreads, 0, args.codes, args.scales,
+           b.scale.numel(), misfits.mutable_data_ptr<int>());
+  }
+  launch(dense_image_kernel, static_cast<unsigned>(layout.blocks()), kImageThreads, 0, layout,
+         DenseRows{data, x.stride(0), x.stride(1), vectors});
+  if (half) {
+    nvfp4 ? launch_fused<__half, Fp4Format::nvfp4>(args, plan)
+          : launch_fused<__half, Fp4Format::mxfp4>(args, plan);
+  } else {
+    nvfp4 ? launch_fused<__nv_bfloat16, Fp4Format::nvfp4>(args, plan)
+          : launch_fused<__nv_bfloat16, Fp4Format::mxfp4>(args, plan);
+  }
+  return true;
+}
+
+bool fp4_fused_packed(const Fp4Factor& x, const Fp4Factor& b, const at::Tensor& y) {
+  const FusedPlan plan = plan_for(b, y);
+  if (plan.tokens == 0 || !x.contracts_cols ||
+      !starts_at_multiple_of(x.packed.const_data_ptr(), 0, 4)) {
+    return false;
+  }
+  ImageLayout layout;
+  const auto image = empty_image(y, b, plan, layout);
+  const PackedRows rows{x.packed.const_data_ptr<uint8_t>(), x.scale.const_data_ptr<uint8_t>()};
+  auto args = fused_arguments(b, layout, product_output(y, b.depth(), std::nullopt));
+  const auto blocks = static_cast<unsigned>(layout.blocks());
+  if (b.format == Fp4Format::nvfp4) {
+    args.x_amax = x.amax ? x.amax->const_data_ptr<float>() : nullptr;
+    args.x_is_nvfp4 = true;
+    launch(packed_image_kernel<Fp4Format::nvfp4>, blocks, kImageThreads, 0, layout, rows);
+    launch_fused<__half, Fp4Format::nvfp4>(args, plan);
+  } else {
+    launch(packed_image_kernel<Fp4Format::mxfp4>, blocks, kImageThreads, 0, layout, rows);
+    launch_fused<__nv_bfloat16, Fp4Format::mxfp4>(args, plan);
+  }
+  return true;
+}
+
+}  // namespace my_ops

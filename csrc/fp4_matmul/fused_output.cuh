@@ -1,0 +1,111 @@
+// The end of a tile of the fused kernel: sums of several warpgroups and blocks are added, results
+// stored. Device only, sm_90a, needs no torch.
+#pragma once
+
+#include "common/sm90_cluster.cuh"
+#include "fp4_matmul/fused_tile.cuh"
+
+namespace my_ops {
+
+// What turns sums into results: two factors, as the product of two global scales may leave the
+// range of a float where the result does not.
+struct ResultScale {
+  float first = 1.0f, second = 1.0f;
+
+  __device__ __forceinline__ float operator()(float sum) const { return sum * first * second; }
+};
+
+__device__ __forceinline__ ResultScale result_scale(float weight, float x) {
+  const double both = static_cast<double>(weight) * x;
+  if (both > 0x1p120) return {0x1p100f, static_cast<float>(both * 0x1p-100)};
+  if (both < 0x1p-120 && both > 0) return {0x1p-100f, static_cast<float>(both * 0x1p100)};
+  return {static_cast<float>(both), 1.0f};
+}
+
+// An 8 x 8 matrix of 16-bit elements, a row in four lanes, transposed.
+__device__ __forceinline__ uint32_t transpose_matrix(uint32_t x) {
+  uint32_t y;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+  return y;
+}
+
+// The rows n and n + 8 of the weight that a lane has sums of, n = first_n + lane / 4, and how these
+// become results.
+struct StripWriter {
+  const ProductOutput& out;
+  ResultScale scale;
+  int64_t n;
+  float bias_low, bias_high;
+
+  __device__ __forceinline__ StripWriter(const ProductOutput& out, const ResultScale& scale,
+                                         int first_n)
+      : out(out), scale(scale), n(first_n + threadIdx.x % 32 / 4) {
+    bias_low = n < out.N ? load_bias(out, n) : 0.0f;
+    bias_high = n + 8 < out.N ? load_bias(out, n + 8) : 0.0f;
+  }
+
+  // Tokens first_token + 2 * (lane % 4) and the next: sums x, y of row n and z, w of n + 8.
+  __device__ __forceinline__ void store(int64_t first_token, float4 sum) const {
+    const float results[4] = {scale(sum.x) + bias_low, scale(sum.y) + bias_low,
+                              scale(sum.z) + bias_high, scale(sum.w) + bias_high};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int64_t token = first_token + threadIdx.x % 4 * 2 + i % 2;
+      if (token < out.M && n + i / 2 * 8 < out.N) {
+        store_element(out, token, n + i / 2 * 8, results[i]);
+      }
+    }
+  }
+
+  // The same for dense rows of 16-bit results in pairs: they change places first, so that a lane
+  // writes two neighbours.
+  template <typename result_t>
+  __device__ __forceinline__ void store_pairs(int64_t first_token, float4 sum) const {
+    const uint32_t low =
+        transpose_matrix(pack_pair(result_t{}, scale(sum.x) + bias_low, scale(sum.y) + bias_low));
+    const uint32_t high =
+        transpose_matrix(pack_pair(result_t{}, scale(sum.z) + bias_high, scale(sum.w) + bias_high));
+    const int lane = threadIdx.x % 32;
+    const int64_t token = first_token + lane / 4;
+    const int64_t pair_n = n - lane / 4 + lane % 4 * 2;
+    if (token >= out.M) return;
+    auto* const row = static_cast<uint16_t*>(out.data) + token * out.row_stride;
+    if (pair_n < out.N) *reinterpret_cast<uint32_t*>(row + pair_n) = low;
+    if (pair_n + 8 < out.N) *reinterpret_cast<uint32_t*>(row + pair_n + 8) = high;
+  }
+};
+
+__device__ __forceinline__ float4 load_sums_of_rank(uint32_t address, int rank) {
+  float4 sums;
+  asm volatile(
+      "{\n.reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %4, %5;\n"
+      "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [remote];\n}"
+      : "=f"(sums.x), "=f"(sums.y), "=f"(sums.z), "=f"(sums.w)
+      : "r"(address), "r"(rank)
+      : "memory");
+  return sums;
+}
+
+// Adds what all warpgroups of a row group, in all blocks of the cluster, have left in shared memory
+// and stores this thread's share of the strips.
+template <typename Tile>
+__device__ __forceinline__ void add_and_store(const FusedArguments& args, uint32_t base, int rank,
+                                              int64_t first_token, const StripWriter& writer) {
+  const int row_thread = threadIdx.x % Tile::kRowThreads;
+  const int share = rank * Tile::kDepthGroups + threadIdx.x / Tile::kRowThreads;
+  for (int j = share; j < Tile::kStrips; j += args.splits * Tile::kDepthGroups) {
+    float4 sum = {};
+    for (int r = 0; r < args.splits; ++r) {
+#pragma unroll
+      for (int d = 0; d < Tile::kDepthGroups; ++d) {
+        const int thread = d * Tile::kRowThreads + row_thread;
+        const float4 part = load_sums_of_rank(base + (j * Tile::kConsumers + thread) * 16, r);
+        sum = {sum.x + part.x, sum.y + part.y, sum.z + part.z, sum.w + part.w};
+      }
+    }
+    writer.store(first_token + 8 * j, sum);
+  }
+}
+
+}  // namespace my_ops

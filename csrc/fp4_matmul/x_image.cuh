@@ -1,0 +1,124 @@
+// x [M, K] as the fused kernel wants it in shared memory: per tile of `tokens` rows and step of 128
+// along K two blocks [tokens, 64] with the hardware's 128-byte swizzle, elements in the order in
+// which codes are decoded (fp4_fragment.cuh), zeros past M and K. Device only, needs no torch.
+#pragma once
+
+#include <cstdint>
+
+#include "common/sm90_wgmma.cuh"
+#include "fp4_matmul/fp4_fragment.cuh"
+
+namespace my_ops {
+
+constexpr int kImageDepth = 128;
+constexpr int kImageThreads = 256;
+
+struct ImageLayout {
+  uint8_t* image;
+  int64_t M;
+  int K;
+  int steps;   // of kImageDepth along K
+  int tokens;  // rows of a tile
+
+  __host__ __device__ int64_t padded_rows() const { return (M + tokens - 1) / tokens * tokens; }
+  __host__ __device__ int64_t bytes() const { return padded_rows() * steps * kImageDepth * 2; }
+  __host__ int64_t blocks() const {
+    return (padded_rows() * steps * 4 + kImageThreads - 1) / kImageThreads;
+  }
+
+  // The 16-byte chunk 0..15 of row m at a step.
+  __device__ __forceinline__ uint4* chunk(int64_t m, int step, int index) const {
+    const int in_tile = static_cast<int>(m % tokens);
+    const int64_t block = (m / tokens * steps + step) * 2 + index / 8;
+    return reinterpret_cast<uint4*>(image + (block * tokens + in_tile) * 128 +
+                                    sm90::swizzled_chunk<128>(in_tile % 8, index % 8) * 16);
+  }
+};
+
+__device__ __forceinline__ uint32_t pick(const uint4& words, int index) {
+  const uint32_t low = index & 1 ? words.y : words.x;
+  const uint32_t high = index & 1 ? words.w : words.z;
+  return index & 2 ? high : low;
+}
+
+// Lane t of a quad gives word i of its four to lane i and gets theirs: a 4 x 4 transposition.
+__device__ __forceinline__ uint4 transpose_in_quad(const uint4& words) {
+  const int t = threadIdx.x % 4;
+  uint32_t got[4];
+#pragma unroll
+  for (int r = 0; r < 4; ++r) got[r] = __shfl_xor_sync(~0u, pick(words, t ^ r), r);
+  const uint4 by_distance = {got[0], got[1], got[2], got[3]};
+  return {pick(by_distance, t), pick(by_distance, t ^ 1), pick(by_distance, t ^ 2),
+          pick(by_distance, t ^ 3)};
+}
+
+// A quad of lanes brings the 128 elements of one row and step, lane t those from 32 t on: `words`
+// gives 8 elements in the order of decoded codes.
+template <typename Words>
+__device__ __forceinline__ void write_image(const ImageLayout& layout, Words&& words) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+  const int64_t quad = (blockIdx.x * int64_t{kImageThreads} + threadIdx.x) / 4;
+  const int t = threadIdx.x % 4;
+  const int64_t m = quad / layout.steps;
+  const int step = static_cast<int>(quad % layout.steps);
+  if (m >= layout.padded_rows()) return;
+#pragma unroll
+  for (int w = 0; w < 4; ++w) {
+    const int k = step * kImageDepth + t * 32 + w * 8;
+    uint4 pairs = {};
+    if (m < layout.M && k < layout.K) pairs = words(m, k);
+    *layout.chunk(m, step, 4 * w + t) = transpose_in_quad(pairs);
+  }
+}
+
+// Dense x with elements of 16 bits.
+struct DenseRows {
+  const uint16_t* data;
+  int64_t row_stride, col_stride;
+  bool vectors;  // rows are dense and start at multiples of 16 bytes
+};
+
+__global__ void __launch_bounds__(kImageThreads)
+    dense_image_kernel(const ImageLayout layout, const DenseRows x) {
+  write_image(layout, [&](int64_t m, int k) {
+    const uint16_t* const row = x.data + m * x.row_stride;
+    if (x.vectors && k + 8 <= layout.K) {
+      return pair_order(*reinterpret_cast<const uint4*>(row + k));
+    }
+    uint32_t each[8];
+#pragma unroll
+    for (int e = 0; e < 8; ++e) each[e] = k + e < layout.K ? row[(k + e) * x.col_stride] : 0;
+    return uint4{each[0] | each[4] << 16, each[1] | each[5] << 16, each[2] | each[6] << 16,
+                 each[3] | each[7] << 16};
+  });
+}
+
+// x in FP4, rows of codes at multiples of 4 bytes. NVFP4 becomes float16, 2^-14 of the codes times
+// block scales; MXFP4 becomes bfloat16.
+struct PackedRows {
+  const uint8_t* codes;
+  const uint8_t* scales;
+};
+
+template <Fp4Format kFormat>
+__global__ void __launch_bounds__(kImageThreads)
+    packed_image_kernel(const ImageLayout layout, const PackedRows x) {
+  constexpr int kBlock = fp4_block_size(kFormat);
+  write_image(layout, [&](int64_t m, int k) {
+    const uint32_t codes = *reinterpret_cast<const uint32_t*>(x.codes + m * (layout.K / 2) + k / 2);
+    const uint32_t scale = x.scales[m * (layout.K / kBlock) + k / kBlock];
+    uint32_t pairs[4];
+    if constexpr (kFormat == Fp4Format::nvfp4) {
+      uint32_t scales[2];
+      nvfp4_scale_pairs<__half>(scale, 1.0f, scales);
+      decode<__half>(codes, scales[0], pairs);
+    } else {
+      decode_wide(codes, scale, pairs);
+    }
+    return uint4{pairs[0], pairs[1], pairs[2], pairs[3]};
+  });
+}
+
+}  // namespace my_ops
