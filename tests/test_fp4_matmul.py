@@ -23,6 +23,11 @@ SIZES = [
     (128, 128, 128),
     (130, 200, 131),
     (5, 4096, 7),
+    # Of 2^20 elements of b on: the tensor-core kernel of Hopper, each of its tiles.
+    (3, 1088, 1030),
+    (40, 1088, 1030),
+    (130, 1152, 1001),
+    (300, 1024, 1100),
 ]
 
 
