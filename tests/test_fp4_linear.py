@@ -108,7 +108,7 @@ def test_scales_that_16_bits_do_not_hold(device, dtype, M, scale):
     w = torch.randn(1024, 1024, device=device)
     w[5, :32] *= scale
     q = my_ops.fp4_quantize(w, "mxfp4")
-    x = torch.randn(M, 1024, dtype=dtype, device=device)
+    x = torch.randn(M, 1024, dtype=dtype, device=device) / 64
     y = my_ops.fp4_linear(x, q)
     if scale != scale:
         assert y[:, 5].isnan().all()
