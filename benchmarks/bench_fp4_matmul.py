@@ -1,13 +1,15 @@
 """my_ops.fp4_linear and fp4_matmul beside torch's products in bfloat16.
 
-    python benchmarks/bench_fp4_matmul.py
+    python benchmarks/bench_fp4_matmul.py [results.json]    # and results.png, with matplotlib
 
 Operations: 2 M N K for a product. The bytes of fp4_linear at small M are those of the weight: 4.5
-bits an element in NVFP4, 4.25 in MXFP4, 16 in bfloat16. On a GPU the weights of a call rotate
-through more memory than L2 holds.
+bits an element in NVFP4, 4.25 in MXFP4, 16 in bfloat16. On a GPU a call runs inside a CUDA graph
+and the weights of the calls rotate through more memory than L2 holds.
 """
 
-import itertools
+import json
+import sys
+from pathlib import Path
 
 import torch
 from common import DEVICE, call_overhead, check, measure, print_header, print_row
@@ -15,41 +17,79 @@ from torch.nn import functional as F
 
 import my_ops
 
-SIZE = 8192 if DEVICE == "cuda" else 512
-ROWS = (1, 4, 16, 64, 128, 256, 512, 1024, 4096) if DEVICE == "cuda" else (1, 16, 128)
-COPIES = 8 if DEVICE == "cuda" else 1  # of 38 MB each, against an L2 of 50 MB
+CUDA = DEVICE == "cuda"
+SIZE = 8192 if CUDA else 512
+ROWS = (1, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096) if CUDA else (1, 16, 128)
+LAYERS = ((4096, 4096), (14336, 4096), (4096, 14336), (28672, 8192)) if CUDA else ((256, 512),)
+ROTATED_BYTES = 300 << 20 if CUDA else 1  # six times the L2 of an H200
 
 
-def linear() -> None:
+def seconds_of(function, weights) -> float:
+    """Of function(weight), in turn over the weights."""
+    if not CUDA:
+        return measure(lambda: [function(w) for w in weights]) / len(weights)
+    function(weights[0])
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for weight in weights:
+            function(weight)
+    return measure(graph.replay) / len(weights)
+
+
+def copies_of(weight: torch.Tensor) -> list[torch.Tensor]:
+    return [weight] + [weight.clone() for _ in range(ROTATED_BYTES // weight.nbytes)]
+
+
+def layer(N: int, K: int, rows, dtype: torch.dtype) -> dict[str, dict[int, float]]:
+    """Microseconds of a layer by library and number of rows of x."""
     print_header(
-        f"fp4_linear, bfloat16 x [M, {SIZE}], weight [{SIZE}, {SIZE}]",
+        f"linear, {str(dtype)[6:]} x [M, {K}], weight [{N}, {K}], us",
         "M",
-        "nvfp4 us",
-        "mxfp4 us",
-        "torch us",
+        "nvfp4",
+        "mxfp4",
+        "torch",
         "nvfp4 TFLOP/s",
     )
-    weights = [
-        torch.randn(SIZE, SIZE, dtype=torch.bfloat16, device=DEVICE) / SIZE**0.5
-        for _ in range(COPIES)
-    ]
-    quantized = {
-        format: [my_ops.fp4_quantize(w, format) for w in weights] for format in ("nvfp4", "mxfp4")
-    }
-    for rows in ROWS:
-        x = torch.randn(rows, SIZE, dtype=torch.bfloat16, device=DEVICE)
-        seconds = {}
-        for format, tensors in quantized.items():
-            check(
-                my_ops.fp4_linear(x, tensors[0]),
-                F.linear(x.float(), tensors[0].dequantize(torch.float32)),
-            )
-            turn = itertools.cycle(tensors)
-            seconds[format] = measure(lambda x=x, turn=turn: my_ops.fp4_linear(x, next(turn)))
-        turn = itertools.cycle(weights)
-        torchs = measure(lambda x=x, turn=turn: F.linear(x, next(turn)))
-        rate = 2 * rows * SIZE * SIZE / seconds["nvfp4"]
-        print_row(rows, seconds["nvfp4"] * 1e6, seconds["mxfp4"] * 1e6, torchs * 1e6, rate / 1e12)
+    dense = torch.randn(N, K, dtype=dtype, device=DEVICE) / K**0.5
+    weights = {"torch": copies_of(dense)}
+    for format in ("nvfp4", "mxfp4"):
+        weights[format] = copies_of(my_ops.fp4_quantize(dense, format))
+    times = {name: {} for name in ("nvfp4", "mxfp4", "torch")}
+    for M in rows:
+        x = torch.randn(M, K, dtype=dtype, device=DEVICE)
+        for name in times:
+            function = F.linear if name == "torch" else my_ops.fp4_linear
+            w = weights[name][0]
+            wide = w.float() if name == "torch" else w.dequantize(torch.float32)
+            check(function(x, w), F.linear(x.float(), wide))
+            times[name][M] = seconds_of(lambda w, x=x, f=function: f(x, w), weights[name]) * 1e6
+        print_row(M, *(t[M] for t in times.values()), 2e-6 * M * N * K / times["nvfp4"][M])
+    return times
+
+
+def linear() -> dict:
+    results = {}
+    for dtype in (torch.bfloat16, torch.float16):
+        results[f"{SIZE} x {SIZE} {str(dtype)[6:]}"] = layer(SIZE, SIZE, ROWS, dtype)
+    for N, K in LAYERS:
+        results[f"{N} x {K} bfloat16"] = layer(N, K, ROWS[::3], torch.bfloat16)
+    return results
+
+
+def picture(results: dict, path: Path) -> None:
+    try:
+        from matplotlib import pyplot
+    except ImportError:
+        return
+    name, times = next(iter(results.items()))
+    for library, by_rows in times.items():
+        pyplot.plot(list(by_rows), list(by_rows.values()), marker="o", label=library)
+    pyplot.loglog(base=2)
+    pyplot.xlabel("rows of x")
+    pyplot.ylabel("us")
+    pyplot.title(f"linear, {name}")
+    pyplot.legend()
+    pyplot.savefig(path, dpi=150)
 
 
 def product() -> None:
@@ -109,7 +149,15 @@ def overhead() -> None:
         )
 
 
-if __name__ == "__main__":
-    linear()
+def main() -> None:
+    results = linear()
+    if len(sys.argv) > 1:
+        path = Path(sys.argv[1])
+        path.write_text(json.dumps(results, indent=1))
+        picture(results, path.with_suffix(".png"))
     product()
     overhead()
+
+
+if __name__ == "__main__":
+    main()
