@@ -1,6 +1,6 @@
-// matmul on CUDA: reads both operands through their strides, chooses a tile and a split of K, and
-// launches the kernels of simt_gemm.cuh.
-#include <ATen/Dispatch.h>
+// matmul on CUDA: float64 and the tensor-core precisions go to files of their own; "ieee" float32
+// reads both operands through their strides, chooses a tile and a split of K, and launches the
+// kernels of simt_gemm.cuh.
 #include <ATen/cuda/CUDAContextLight.h>
 #include <ATen/ops/empty.h>
 
@@ -9,7 +9,9 @@
 
 #include "common/launch.cuh"
 #include "matmul/matmul.h"
+#include "matmul/matmul_float64.h"
 #include "matmul/matmul_wgmma.h"
+#include "matmul/matvec_launch.cuh"
 #include "matmul/simt_gemm.cuh"
 #include "matmul/simt_plan.h"
 
@@ -18,41 +20,17 @@ namespace {
 
 using simt::Copy;
 
-// The tiles that plan_simt chooses from, with the rates it goes by: measured on an H200, TFLOP/s
-// over the 65 (float64: 33) of bare FMAs.
-//
 // large: 16 x 8 a thread needs 6 shared loads for 128 FMAs, where 8 x 8 needs 4 for 64; four stages
 //        and four groups of copies a tile took NT from 45 to 50 TFLOP/s, the others from 49 to 51.
 // small: more blocks for small C, three on an SM.
-// wide:  for C with few rows (or columns, transposed): bound by reading the other operand.
-template <typename scalar_t>
-struct Tiles;
+// wide:  for C with few rows (or columns, transposed).
+using Large = simt::Tile<float, 128, 256, 16, 16, 8, 4, 1, 4>;
+using Small = simt::Tile<float, 64, 64, 16, 8, 4, 4, 3, 2>;
+using Wide = simt::Tile<float, 16, 256, 16, 4, 8, 4, 3, 2>;
 
-template <>
-struct Tiles<float> {
-  using Large = simt::Tile<float, 128, 256, 16, 16, 8, 4, 1, 4>;
-  using Small = simt::Tile<float, 64, 64, 16, 8, 4, 4, 3, 2>;
-  using Wide = simt::Tile<float, 16, 256, 16, 4, 8, 4, 3, 2>;
-};
-
-template <>
-struct Tiles<double> {
-  using Large = simt::Tile<double, 128, 128, 8, 8, 8, 4, 1, 2>;
-  using Small = simt::Tile<double, 64, 64, 8, 8, 4, 4, 3, 2>;
-  using Wide = simt::Tile<double, 16, 128, 8, 4, 4, 4, 3, 2>;
-};
-
-template <class Tile>
-constexpr SimtTileShape shape_of(SimtTile tile, double rate_alone, double rate_full) {
-  return {tile, Tile::kRows, Tile::kCols, Tile::kBlocksPerSM, rate_alone, rate_full};
-}
-
-template <typename scalar_t>
-constexpr SimtTileShape kShapes[] = {
-    shape_of<typename Tiles<scalar_t>::Large>(SimtTile::large, 0.78, 0.78),
-    shape_of<typename Tiles<scalar_t>::Small>(SimtTile::small, 0.58, 0.66),
-    shape_of<typename Tiles<scalar_t>::Wide>(SimtTile::wide, 0.40, 0.55),
-};
+static_assert(tile_is<Large>(kFloat32Shapes[0], SimtTile::large));
+static_assert(tile_is<Small>(kFloat32Shapes[1], SimtTile::small));
+static_assert(tile_is<Wide>(kFloat32Shapes[2], SimtTile::wide));
 
 // A matrix [rows, K] as the kernel reads it. `tensor` keeps a copy alive where one was needed.
 struct Readable {
@@ -110,62 +88,50 @@ auto kernel_for(const Readable& A, const Readable& B) {
 
 template <class Tile>
 void launch_tile(const Readable& A, const Readable& B, const SimtPlan& plan,
-                 simt::Product<typename Tile::scalar_t> product, const at::TensorOptions& options) {
-  using scalar_t = typename Tile::scalar_t;
+                 simt::Product<float> product, const at::TensorOptions& options) {
   at::Tensor partial;
   if (plan.cut_tiles > 0) {
     partial = at::empty({plan.slices, plan.cut_tiles, Tile::kRows, Tile::kCols}, options);
-    product.partial = partial.mutable_data_ptr<scalar_t>();
+    product.partial = partial.mutable_data_ptr<float>();
   }
   const auto blocks = static_cast<uint32_t>(plan.whole_tiles + plan.cut_tiles * plan.slices);
   launch(kernel_for<Tile>(A, B), blocks, Tile::kThreads, Tile::kSharedBytes, product);
   if (plan.cut_tiles == 0) return;
-  constexpr int kStripsPerTile = Tile::kRows * Tile::kCols / Tile::kVector;
-  launch(simt::sum_slices_kernel<Tile>,
-         static_cast<uint32_t>(plan.cut_tiles * (kStripsPerTile / simt::kSumStrips)),
-         dim3(simt::kSumStrips, simt::kSumParts), 0, product);
+  const simt::Output<float>& output = product;
+  launch(simt::sum_slices_kernel<Tile>, simt::sum_blocks<Tile>(plan.cut_tiles),
+         dim3(simt::kSumStrips, simt::kSumParts), 0, output);
 }
 
-template <typename scalar_t>
-simt::Operand<scalar_t> operand(const Readable& view) {
-  return {view.tensor.const_data_ptr<scalar_t>(), static_cast<uint32_t>(view.stride_bytes)};
+simt::Operand<float> operand(const Readable& view) {
+  return {view.tensor.const_data_ptr<float>(), static_cast<uint32_t>(view.stride_bytes)};
 }
 
 // Where `only_if` is defined and holds 0, C is left as it is.
-template <typename scalar_t>
-void matmul_simt(const at::Tensor& A, const at::Tensor& B, const at::Tensor& C,
-                 const at::Tensor& only_if) {
+void matmul_float32(const at::Tensor& A, const at::Tensor& B, const at::Tensor& C,
+                    const at::Tensor& only_if) {
+  if (!only_if.defined() && matmul_matvec<float>(A, B, C)) return;
   const int64_t M = A.size(0), K = A.size(1), N = B.size(1);
   const int sms = at::cuda::getCurrentDeviceProperties()->multiProcessorCount;
-  const SimtPlan plan = plan_simt(kShapes<scalar_t>, M, N, K, sms);
+  const SimtPlan plan = plan_simt(kFloat32Shapes, M, N, K, sms);
   Readable a = make_readable(A), b = make_readable(B.t());
-  simt::Product<scalar_t> product{operand<scalar_t>(a),
-                                  operand<scalar_t>(b),
-                                  C.mutable_data_ptr<scalar_t>(),
-                                  N,
-                                  1,
-                                  M,
-                                  N,
-                                  K,
-                                  plan.whole_tiles,
-                                  plan.cut_tiles,
-                                  plan.slices,
-                                  nullptr,
-                                  only_if.defined() ? only_if.const_data_ptr<int>() : nullptr};
+  simt::Product<float> product{
+      {C.mutable_data_ptr<float>(), N, 1, M, N, K, plan.whole_tiles, plan.cut_tiles, plan.slices,
+       nullptr, only_if.defined() ? only_if.const_data_ptr<int>() : nullptr},
+      operand(a),
+      operand(b)};
   if (plan.transposed) {
     std::swap(a, b);
     std::swap(product.A, product.B);
     std::swap(product.M, product.N);
     std::swap(product.row_stride, product.col_stride);
   }
-  using Tile = Tiles<scalar_t>;
   switch (plan.tile) {
     case SimtTile::large:
-      return launch_tile<typename Tile::Large>(a, b, plan, product, C.options());
+      return launch_tile<Large>(a, b, plan, product, C.options());
     case SimtTile::small:
-      return launch_tile<typename Tile::Small>(a, b, plan, product, C.options());
+      return launch_tile<Small>(a, b, plan, product, C.options());
     case SimtTile::wide:
-      return launch_tile<typename Tile::Wide>(a, b, plan, product, C.options());
+      return launch_tile<Wide>(a, b, plan, product, C.options());
   }
 }
 
@@ -173,13 +139,10 @@ void matmul_simt(const at::Tensor& A, const at::Tensor& B, const at::Tensor& C,
 
 void matmul_cuda(const at::Tensor& A, const at::Tensor& B, const at::Tensor& C,
                  std::string_view precision) {
+  if (A.scalar_type() == at::kDouble) return matmul_float64(A, B, C);
   at::Tensor unfit;
-  if (A.scalar_type() == at::kFloat && matmul_wgmma(A, B, C, precision, unfit) &&
-      !unfit.defined()) {
-    return;
-  }
-  AT_DISPATCH_FLOATING_TYPES(A.scalar_type(), "matmul",
-                             [&] { matmul_simt<scalar_t>(A, B, C, unfit); });
+  if (matmul_wgmma(A, B, C, precision, unfit) && !unfit.defined()) return;
+  matmul_float32(A, B, C, unfit);
 }
 
 }  // namespace my_ops

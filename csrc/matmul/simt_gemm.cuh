@@ -33,28 +33,13 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSM)
   const uint32_t shared_address = static_cast<uint32_t>(__cvta_generic_to_shared(shared_memory));
 
   if (product.only_if != nullptr && *product.only_if == 0) return;
-  // What this block owns: a tile of C, and the K tiles [first_tile, first_tile + tiles). The one
-  // K tile that may be partial is number 0, so that the loop below needs no bounds.
-  const int64_t cut_block = int64_t{blockIdx.x} - product.whole_tiles;
-  const bool cut = cut_block >= 0;
-  const int64_t cut_tile = cut ? cut_block % product.cut_tiles : 0;
-  const int64_t slice = cut ? cut_block / product.cut_tiles : 0;
-  const int64_t slices = cut ? product.slices : 1;
-  int64_t first_row, first_col;
-  tile_of_index<Tile>(cut ? product.whole_tiles + cut_tile : blockIdx.x, product.M, product.N,
-                      first_row, first_col);
-  const int64_t k_tiles = (product.K + kDepth - 1) / kDepth;
-  const int64_t first_tile = k_tiles * slice / slices;
-  const int tiles = static_cast<int>(k_tiles * (slice + 1) / slices - first_tile);
-  const int partial_depth = static_cast<int>(product.K - (k_tiles - 1) * kDepth);
-  const int64_t first_k = first_tile == 0 ? 0 : partial_depth + (first_tile - 1) * kDepth;
-  const int first_depth = first_tile == 0 ? partial_depth : kDepth;
+  const BlockWork<Tile> work(product);
 
   // Fill all stages but one.
   using Loader = TileLoader<Tile, kCopyA, kCopyB>;
-  Loader loader({product.A, first_row, product.M, first_k},
-                {product.B, first_col, product.N, first_k}, tiles);
-  loader.load_first(shared_address, first_depth);
+  Loader loader({product.A, work.first_row, product.M, work.first_k},
+                {product.B, work.first_col, product.N, work.first_k}, work.tiles);
+  loader.load_first(shared_address, work.first_depth);
 #pragma unroll
   for (int stage = 1; stage < kStages - 1; ++stage) {
 #pragma unroll
@@ -94,7 +79,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSM)
   int read_stage = 0, write_stage = kStages - 1;
 
 #pragma unroll 1
-  for (int tile = 0; tile < tiles; ++tile) {
+  for (int tile = 0; tile < work.tiles; ++tile) {
     const uint32_t address = shared_address + write_stage * Tile::kStageBytes;
 #pragma unroll
     for (int k = 0; k < kDepth; ++k) {
@@ -120,8 +105,6 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSM)
   wait_for_copies<0>();
 
   // Store: to C, or to this slice's place in the workspace.
-  scalar_t* const partial =
-      product.partial + (slice * product.cut_tiles + cut_tile) * (Tile::kRows * Tile::kCols);
 #pragma unroll
   for (int i = 0; i < kThreadRows; ++i) {
     const int row = patch_row + i / kVector * (4 * kVector) + i % kVector;
@@ -131,11 +114,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSM)
       Strip strip;
 #pragma unroll
       for (int e = 0; e < kVector; ++e) strip.elements[e] = sum[i][j + e];
-      if (cut) {
-        *reinterpret_cast<Strip*>(partial + row * Tile::kCols + col) = strip;
-      } else {
-        store_strip(product, first_row + row, first_col + col, strip);
-      }
+      work.store(product, row, col, strip);
     }
   }
 }

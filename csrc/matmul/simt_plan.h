@@ -1,5 +1,6 @@
-// Which tile the SIMT kernel uses for a product, and how it cuts K: a pure function of the shape
-// and the number of SMs, so that a shape always gives the same bits. Needs no torch.
+// Which tile a product takes in float32 (simt_gemm.cuh) or float64 (dmma_gemm.cuh), and how it cuts
+// K: a pure function of the shape and the number of SMs, so that a shape always gives the same
+// bits. Needs no torch.
 #pragma once
 
 #include <algorithm>
@@ -16,6 +17,28 @@ struct SimtTileShape {
   int rows, cols, blocks_per_sm;
   double rate_alone, rate_full;
 };
+
+// Rates measured on an H200, TFLOP/s over the 65 of bare FMAs: in float32 on the CUDA cores, in
+// float64 on the tensor cores.
+//
+// wide: for C with few rows (or columns, transposed): bound by reading the other operand.
+constexpr SimtTileShape kFloat32Shapes[] = {
+    {SimtTile::large, 128, 256, 1, 0.78, 0.78},
+    {SimtTile::small, 64, 64, 3, 0.58, 0.66},
+    {SimtTile::wide, 16, 256, 3, 0.40, 0.55},
+};
+constexpr SimtTileShape kFloat64Shapes[] = {
+    {SimtTile::large, 128, 128, 1, 0.90, 0.90},
+    {SimtTile::small, 64, 64, 2, 0.60, 0.80},
+    {SimtTile::wide, 16, 128, 3, 0.25, 0.40},
+};
+
+// Whether `shape` describes `Tile`.
+template <class Tile>
+constexpr bool tile_is(const SimtTileShape& shape, SimtTile tile) {
+  return shape.tile == tile && shape.rows == Tile::kRows && shape.cols == Tile::kCols &&
+         shape.blocks_per_sm == Tile::kBlocksPerSM;
+}
 
 struct SimtPlan {
   SimtTile tile;

@@ -1,0 +1,101 @@
+// matmul of float64 on CUDA: reads both operands in any strides, chooses a tile and a split of K,
+// and launches the kernels of dmma_gemm.cuh.
+#include <ATen/cuda/CUDAContextLight.h>
+#include <ATen/ops/empty.h>
+
+#include <utility>
+
+#include "common/launch.cuh"
+#include "matmul/dmma_gemm.cuh"
+#include "matmul/matmul_float64.h"
+#include "matmul/matvec_launch.cuh"
+#include "matmul/simt_plan.h"
+
+namespace my_ops {
+namespace {
+
+// On an H200 Large reaches 52 to 60 TFLOP/s of 67. Fragments loaded one step ahead are worth 20 %
+// of that. Small is for C too small to fill the GPU with Large; two blocks of it on an SM beat
+// three, whose registers do not hold two sets of fragments. Wide is bound by reading B.
+using Large = dmma::Tile<128, 128, 64, 32, 3, 1>;
+using Small = dmma::Tile<64, 64, 32, 32, 4, 2>;
+using Wide = dmma::Tile<16, 128, 16, 32, 4, 3>;
+
+static_assert(tile_is<Large>(kFloat64Shapes[0], SimtTile::large));
+static_assert(tile_is<Small>(kFloat64Shapes[1], SimtTile::small));
+static_assert(tile_is<Wide>(kFloat64Shapes[2], SimtTile::wide));
+
+// A matrix [rows, K] as the kernel reads it.
+dmma::Operand operand(const at::Tensor& matrix) {
+  return {matrix.const_data_ptr<double>(), matrix.stride(0), matrix.stride(1)};
+}
+
+// Whether 16-byte copies can bring `matrix` as the kernel's A (dense along its rows) or B (along
+// K). The stride of a dimension of size one is never used, whatever the tensor says.
+bool copies_in_vectors(const at::Tensor& matrix, bool as_a) {
+  const int dense = as_a ? 0 : 1, other = 1 - dense;
+  const auto address = reinterpret_cast<std::uintptr_t>(matrix.const_data_ptr());
+  const int64_t stride = matrix.size(other) == 1 ? 0 : matrix.stride(other);
+  const int64_t bytes = (stride | matrix.size(dense)) * static_cast<int64_t>(sizeof(double));
+  return matrix.stride(dense) == 1 && (address | bytes) % kVecBytes == 0;
+}
+
+template <class Tile>
+void launch_tile(const at::Tensor& A, const at::Tensor& Bt, const SimtPlan& plan,
+                 simt::Output<double> output, const at::TensorOptions& options) {
+  at::Tensor partial;
+  if (plan.cut_tiles > 0) {
+    partial = at::empty({plan.slices, plan.cut_tiles, Tile::kRows, Tile::kCols}, options);
+    output.partial = partial.mutable_data_ptr<double>();
+  }
+  using dmma::matmul_dmma_kernel;
+  const bool vectors_a = copies_in_vectors(A, true), vectors_b = copies_in_vectors(Bt, false);
+  const auto kernel = vectors_a ? (vectors_b ? matmul_dmma_kernel<Tile, true, true>
+                                             : matmul_dmma_kernel<Tile, true, false>)
+                                : (vectors_b ? matmul_dmma_kernel<Tile, false, true>
+                                             : matmul_dmma_kernel<Tile, false, false>);
+  const auto blocks = static_cast<uint32_t>(plan.whole_tiles + plan.cut_tiles * plan.slices);
+  launch(kernel, blocks, Tile::kThreads, Tile::kSharedBytes, operand(A), operand(Bt), output);
+  if (plan.cut_tiles == 0) return;
+  launch(simt::sum_slices_kernel<Tile>, simt::sum_blocks<Tile>(plan.cut_tiles),
+         dim3(simt::kSumStrips, simt::kSumParts), 0, output);
+}
+
+}  // namespace
+
+void matmul_float64(const at::Tensor& A, const at::Tensor& B, const at::Tensor& C) {
+  if (matmul_matvec<double>(A, B, C)) return;
+  const int64_t M = A.size(0), K = A.size(1), N = B.size(1);
+  const int sms = at::cuda::getCurrentDeviceProperties()->multiProcessorCount;
+  const SimtPlan plan = plan_simt(kFloat64Shapes, M, N, K, sms);
+  at::Tensor a = A, b = B.t();
+  simt::Output<double> output{C.mutable_data_ptr<double>(),
+                              N,
+                              1,
+                              M,
+                              N,
+                              K,
+                              plan.whole_tiles,
+                              plan.cut_tiles,
+                              plan.slices,
+                              nullptr,
+                              nullptr};
+  // A square tile can compute C^T = B^T A^T as well: the way in which more is copied in vectors.
+  const int as_is = copies_in_vectors(a, true) + copies_in_vectors(b, false);
+  const int swapped = copies_in_vectors(b, true) + copies_in_vectors(a, false);
+  if (plan.tile == SimtTile::wide ? plan.transposed : swapped > as_is) {
+    std::swap(a, b);
+    std::swap(output.M, output.N);
+    std::swap(output.row_stride, output.col_stride);
+  }
+  switch (plan.tile) {
+    case SimtTile::large:
+      return launch_tile<Large>(a, b, plan, output, C.options());
+    case SimtTile::small:
+      return launch_tile<Small>(a, b, plan, output, C.options());
+    case SimtTile::wide:
+      return launch_tile<Wide>(a, b, plan, output, C.options());
+  }
+}
+
+}  // namespace my_ops
