@@ -31,6 +31,12 @@ ODD_SHAPES = [
     (64, 64, 50_000),
     (33, 7, 100_003),
     (300, 500, 1),
+    # Few rows or columns: one pass over the other operand, in one slice of K and in several.
+    (1, 4096, 4096),
+    (3, 1000, 4100),
+    (4, 999, 1031),
+    (4099, 2, 130),
+    (2, 3, 70_001),
 ]
 
 
@@ -93,11 +99,24 @@ def test_values(device, dtype, M, N, K):
 
 @pytest.mark.parametrize("transpose_a", [False, True])
 @pytest.mark.parametrize("transpose_b", [False, True])
-@pytest.mark.parametrize("size", [(128, 256, 64), (130, 260, 70), (515, 1030, 257), (64, 64, 4096)])
-def test_integers_are_exact_in_every_layout(device, size, transpose_a, transpose_b):
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "size",
+    [
+        (128, 256, 64),
+        (130, 260, 70),
+        (515, 1030, 257),
+        (64, 64, 4096),
+        (4, 1028, 516),
+        (3, 515, 1030),
+        (1030, 1, 515),
+        (12, 2050, 300),
+    ],
+)
+def test_integers_are_exact_in_every_layout(device, dtype, size, transpose_a, transpose_b):
     M, N, K = size
-    a = torch.randint(-8, 9, (K, M) if transpose_a else (M, K), device=device).float()
-    b = torch.randint(-8, 9, (N, K) if transpose_b else (K, N), device=device).float()
+    a = torch.randint(-8, 9, (K, M) if transpose_a else (M, K), device=device).to(dtype)
+    b = torch.randint(-8, 9, (N, K) if transpose_b else (K, N), device=device).to(dtype)
     a, b = a.t() if transpose_a else a, b.t() if transpose_b else b
     poison(device, M * N)
     assert torch.equal(my_ops.matmul(a, b).double(), a.double() @ b.double())

@@ -55,7 +55,11 @@ def matmul():
     for precision in ("bf16x6", "fp16x3", "tf32"):  # smaller products than these are "ieee"
         for m, k, n in ((1537, 1030, 1601), (700, 4099, 1001)):
             backward(my_ops.matmul(tensor(m, k), tensor(k, n), precision=precision))
-    backward(my_ops.matmul(tensor(9, 10, dtype=torch.float64), tensor(10, 11, dtype=torch.float64)))
+    for m, k, n in ((9, 10, 11), (130, 300, 140), (20, 300, 1030), (3, 300, 1030)):
+        for dtype in (torch.float32, torch.float64):
+            for a in (tensor(m, k, dtype=dtype), tensor(k, m, dtype=dtype).t()):
+                for b in (tensor(k, n, dtype=dtype), tensor(n, k, dtype=dtype).t()):
+                    backward(my_ops.matmul(a, b))
 
 
 def fp4():
