@@ -9,6 +9,8 @@
 #include <tuple>
 
 #include "rmsnorm/backward_config.cuh"
+#include "rmsnorm/overlap.cuh"
+#include "rmsnorm/weight_gradient.cuh"
 
 namespace my_ops {
 
@@ -169,5 +171,25 @@ struct BackwardLauncher {
     return error;
   }
 };
+
+// Launches the second stage, overlapping with the kernel before it where the device can.
+template <typename acc_t, typename w_t>
+cudaError_t launch_weight_kernel(const acc_t* partial_weight, w_t* grad_weight, int64_t parts,
+                                 int64_t H, bool overlaps, cudaStream_t stream) {
+  // About 16 loads a thread, all in flight together; few parts need no sharing.
+  int sharing = 1;
+  while (sharing < kWeightMaxWarps && sharing * 16 < parts) sharing *= 2;
+  const int warps = sharing < 8 ? 8 : sharing;
+  const int64_t columns = warps / sharing * kWarpSize;
+  cudaLaunchAttribute overlap = overlapping_launch();
+  cudaLaunchConfig_t launch = {};
+  launch.gridDim = dim3(static_cast<unsigned>((H + columns - 1) / columns));
+  launch.blockDim = dim3(warps * kWarpSize);
+  launch.stream = stream;
+  launch.attrs = &overlap;
+  launch.numAttrs = overlaps ? 1 : 0;
+  return cudaLaunchKernelEx(&launch, rmsnorm_weight_kernel<acc_t, w_t>, partial_weight, grad_weight,
+                            parts, H, sharing);
+}
 
 }  // namespace my_ops

@@ -9,7 +9,6 @@
 #include "rmsnorm/cuda_types.cuh"
 #include "rmsnorm/rmsnorm.h"
 #include "rmsnorm/rmsnorm_dispatch.h"
-#include "rmsnorm/weight_gradient.cuh"
 
 namespace my_ops {
 

@@ -38,24 +38,4 @@ __global__ void __launch_bounds__(kWeightMaxWarps* kWarpSize)
   grad_weight[column] = narrow<w_t>(sum);
 }
 
-// Launches it, overlapping with the kernel before where the device can.
-template <typename acc_t, typename w_t>
-cudaError_t launch_weight_kernel(const acc_t* partial_weight, w_t* grad_weight, int64_t parts,
-                                 int64_t H, bool overlaps, cudaStream_t stream) {
-  // About 16 loads a thread, all in flight together; few parts need no sharing.
-  int sharing = 1;
-  while (sharing < kWeightMaxWarps && sharing * 16 < parts) sharing *= 2;
-  const int warps = sharing < 8 ? 8 : sharing;
-  const int64_t columns = warps / sharing * kWarpSize;
-  cudaLaunchAttribute overlap = overlapping_launch();
-  cudaLaunchConfig_t launch = {};
-  launch.gridDim = dim3(static_cast<unsigned>((H + columns - 1) / columns));
-  launch.blockDim = dim3(warps * kWarpSize);
-  launch.stream = stream;
-  launch.attrs = &overlap;
-  launch.numAttrs = overlaps ? 1 : 0;
-  return cudaLaunchKernelEx(&launch, rmsnorm_weight_kernel<acc_t, w_t>, partial_weight, grad_weight,
-                            parts, H, sharing);
-}
-
 }  // namespace my_ops
