@@ -84,6 +84,22 @@ __device__ __forceinline__ void narrow_chunk(const float (&values)[N], Vec<__hal
   }
 }
 
+// Single elements.
+__device__ __forceinline__ void widen_chunk(const Vec<__nv_bfloat16, 1>& chunk,
+                                            float (&values)[1]) {
+  values[0] = __bfloat162float(chunk.elements[0]);
+}
+__device__ __forceinline__ void widen_chunk(const Vec<__half, 1>& chunk, float (&values)[1]) {
+  values[0] = __half2float(chunk.elements[0]);
+}
+__device__ __forceinline__ void narrow_chunk(const float (&values)[1],
+                                             Vec<__nv_bfloat16, 1>& chunk) {
+  chunk.elements[0] = __float2bfloat16_rn(values[0]);
+}
+__device__ __forceinline__ void narrow_chunk(const float (&values)[1], Vec<__half, 1>& chunk) {
+  chunk.elements[0] = __float2half_rn(values[0]);
+}
+
 template <typename scalar_t>
 __device__ __forceinline__ scalar_t narrow(float value) {
   return static_cast<scalar_t>(value);
@@ -134,8 +150,7 @@ __device__ __forceinline__ void store_chunk(scalar_t* row, int64_t column, int64
 // from one use to the next: twice the registers, half the rows in flight, and spills.
 template <typename scalar_t, int N>
 __device__ __forceinline__ void keep_packed(Vec<scalar_t, N>& chunk) {
-  if constexpr (sizeof(scalar_t) == 2) {
-    static_assert(sizeof(chunk) == kChunkBytes);
+  if constexpr (sizeof(scalar_t) == 2 && sizeof(chunk) == kChunkBytes) {
     auto* words = reinterpret_cast<unsigned*>(&chunk);
     asm("" : "+r"(words[0]), "+r"(words[1]), "+r"(words[2]), "+r"(words[3]));
   }

@@ -1,13 +1,13 @@
 // The forward kernel: y = x * rstd * (weight + offset), rstd = 1 / sqrt(mean(x^2) + eps) per row.
 // Device only, needs no torch.
 //
-// A row belongs to `kLanes` neighbouring lanes of a warp (narrow rows) or, with kLanes = 0, to
-// `slices` blocks that form a cluster (wide rows; most have one block). Every thread keeps its
-// chunks of x in registers between the sum of squares and the product, so x is read once and y
-// written once: device memory bounds this kernel. Which thread owns which column follows from the
-// width alone, so a row has the same bits in every batch.
+// A row belongs to `kLanes` neighbouring lanes of a warp (narrow rows) or, with kLanes = 0, to one
+// block or to `slices` blocks that form a cluster. Every thread keeps its chunks of x in registers
+// between the sum of squares and the product, so x is read once and y written once: device memory
+// bounds this kernel. Which thread owns which column follows from the width alone, so a row has the
+// same bits in every batch. (forward_staged_kernel.cuh takes wide rows where it can.)
 //
-// Rows too wide for a cluster run as two launches: `Phase::sums` stores the sum of every slice,
+// Rows too wide for either run as two launches: `Phase::sums` stores the sum of every slice,
 // `Phase::apply` reads x again and adds those sums up.
 #pragma once
 
@@ -15,142 +15,133 @@
 #include <type_traits>
 
 #include "common/reduce.cuh"
-#include "rmsnorm/chunk.cuh"
-#include "rmsnorm/forward_args.cuh"
+#include "rmsnorm/forward_math.cuh"
 #include "rmsnorm/phase.cuh"
+#include "rmsnorm/row_sum.cuh"
 
 namespace my_ops {
 
-// At 80 registers 768 threads share an SM, 96 KB of x in flight; the weight is not kept in
-// registers for that reason. It comes from the cache.
 constexpr int kForwardMaxThreads = 512;
-constexpr int kForwardRegisters = 80;
 
-template <typename x_t, typename w_t, int kLanes, int kVectors, bool kAligned, Phase kPhase>
-__global__ void __maxnreg__(kForwardRegisters)
+// A thread with few chunks also has its part of the weight in registers before the reduction, where
+// it costs no block on the SM: 0.25 us of a small problem's 2.1, and 1 % of a large one's time.
+// Others, whose x takes the room, get the weight from the cache.
+template <int kLanes, int kVectors, Access kAccess>
+constexpr bool kWeightAhead = kLanes == 0 && kVectors == 4 && kAccess == Access::packs;
+
+// At 80 registers 768 threads share an SM, 96 KB of x in flight.
+template <typename x_t, typename w_t, bool kAhead>
+constexpr int kForwardRegisters = kAhead && sizeof(w_t) <= sizeof(x_t) && sizeof(x_t) < 8 ? 64 : 80;
+
+template <typename x_t, typename w_t, int kLanes, int kVectors, Access kAccess, Phase kPhase>
+__global__ void __maxnreg__((kForwardRegisters<x_t, w_t, kWeightAhead<kLanes, kVectors, kAccess>>))
     rmsnorm_forward_kernel(const ForwardArgs<x_t, w_t> args) {
   using acc_t = typename Arithmetic<x_t>::acc_t;
   using chunk_sum_t = typename Arithmetic<x_t>::chunk_sum_t;
-  constexpr int N = kChunkElements<x_t>;
+  constexpr int N = kAccessElements<kAccess, x_t>;
+  constexpr bool kAhead = kWeightAhead<kLanes, kVectors, kAccess>;
+  // Chunks whose squares are added up in chunk_sum_t: 16 bytes of them.
+  constexpr int kGroup = kChunkElements<x_t> / N;
+  // Chunks of the residual and of the weight that are loaded together.
+  constexpr int kBatch = N == 1 ? 8 : kVectors < 4 ? kVectors : 4;
 
-  // What this thread owns: every `stride`-th chunk of its row's slice, from `first`.
-  using chunk_t = std::conditional_t<kPhase == Phase::whole, int, int64_t>;
+  // What this thread owns: kVectors chunks that lie kStride apart from column `first` of
+  // `row`; those `left` chunks on or more do not exist. A warp's chunks are one contiguous run.
+  constexpr int kStride = kLanes > 0 ? kLanes : kWarpSize;
+  __shared__ RowSum row_sum;
   const int64_t H = args.H;
+  const int64_t row_chunks = (H + N - 1) / N;
   int64_t row;
   int slice = 0;
-  chunk_t first;
-  int stride;
-  chunk_t end = static_cast<chunk_t>((H + N - 1) / N);
+  int64_t first_chunk;
+  int64_t end = row_chunks;
   if constexpr (kLanes > 0) {
     row = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kLanes;
-    first = threadIdx.x % kLanes;
-    stride = kLanes;
+    first_chunk = threadIdx.x % kLanes;
     if (row >= args.rows) end = 0;  // stays for the shuffles, touches nothing
   } else {
     row = blockIdx.x / args.slices;
     slice = static_cast<int>(blockIdx.x % args.slices);
-    first = static_cast<chunk_t>(slice) * args.slice_chunks + threadIdx.x;
-    stride = blockDim.x;
-    end = min(end, static_cast<chunk_t>(slice + 1) * args.slice_chunks);
-    if constexpr (kPhase == Phase::whole) cluster_arrive(args.slices);
+    first_chunk = static_cast<int64_t>(slice) * args.slice_chunks +
+                  threadIdx.x / kWarpSize * kWarpSize * kVectors + threadIdx.x % kWarpSize;
+    end = min(end, static_cast<int64_t>(slice + 1) * args.slice_chunks);
+    if constexpr (kPhase == Phase::whole) row_sum.begin(args.slices);
   }
-  const auto for_each_chunk = [&](auto&& use) {
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      const chunk_t chunk = first + v * stride;
-      if (chunk < end) use(v, static_cast<int64_t>(chunk) * N);
-    }
-  };
+  const int64_t first = first_chunk * N;
+  const int left = static_cast<int>(max(int64_t{0}, end - first_chunk));
 
   // Load: all of x first, then what is added to it.
-  Vec<x_t, N> x[kVectors] = {};
-  const x_t* x_row = args.x + args.x_layout.offset(row);
-  for_each_chunk([&](int v, int64_t column) { x[v] = load_chunk<kAligned, N>(x_row, column, H); });
+  Vec<x_t, N> x[kVectors];
+  load_run<kAccess>(x, args.x + args.x_layout.offset(row) + first, left, kStride, 0);
+  Vec<w_t, N> weight[kBatch];
+  const auto load_weight = [&](int batch) {
+    const int offset = batch * kStride;
+    load_run<kAccess>(weight, args.weight + first + offset * N,
+                      args.weight == nullptr ? 0 : left - offset, kStride, 1);
+  };
+  if constexpr (kAhead) load_weight(0);
   if (args.residual != nullptr) {
-    Vec<x_t, N> residual[kVectors];
-    const x_t* residual_row = args.residual + args.residual_layout.offset(row);
-    for_each_chunk([&](int v, int64_t column) {
-      residual[v] = load_chunk<kAligned, N>(residual_row, column, H);
-    });
-    // Statistics are taken of the rounded sum, which is what backward and the caller see.
-    for_each_chunk([&](int v, int64_t column) {
-      acc_t values[N];
-      acc_t more[N];
-      widen_chunk(x[v], values);
-      widen_chunk(residual[v], more);
+    const x_t* from_residual = args.residual + args.residual_layout.offset(row) + first;
+    x_t* to_sum = args.sum + row * H + first;
 #pragma unroll
-      for (int j = 0; j < N; ++j) values[j] += more[j];
-      narrow_chunk(values, x[v]);
-      if constexpr (kPhase != Phase::sums)
-        store_chunk<kAligned>(args.sum + row * H, column, H, x[v]);
-    });
+    for (int batch = 0; batch < kVectors; batch += kBatch) {
+      const int offset = batch * kStride;
+      Vec<x_t, N> residual[kBatch];
+      load_run<kAccess>(residual, from_residual + offset * N, left - offset, kStride, 0);
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const int v = batch + i;
+        if (v * kStride < left) {
+          add_chunk(x[v], residual[i]);
+          if constexpr (kPhase != Phase::sums) store(to_sum + v * kStride * N, x[v]);
+        }
+      }
+    }
   }
 
   // Reduce: the sum of squares, first over the thread's own elements.
-  double sums[1] = {0};
+  double sum = 0;
   if constexpr (kPhase == Phase::apply) {
     const double* parts = args.partial_sums + row * args.slices;
-    for (int part = threadIdx.x; part < args.slices; part += blockDim.x) sums[0] += parts[part];
+    for (int part = threadIdx.x; part < args.slices; part += blockDim.x) sum += parts[part];
   } else {
 #pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      acc_t values[N];
-      widen_chunk(x[v], values);
-      chunk_sum_t chunk_sum = 0;
+    for (int v = 0; v < kVectors; v += kGroup) {
+      chunk_sum_t group_sum = 0;
 #pragma unroll
-      for (int j = 0; j < N; ++j) {
-        chunk_sum += static_cast<chunk_sum_t>(values[j]) * static_cast<chunk_sum_t>(values[j]);
-      }
-      sums[0] += chunk_sum;
+      for (int g = 0; g < kGroup; ++g) group_sum = add_squares(group_sum, x[v + g]);
+      sum += group_sum;
     }
   }
   if constexpr (kLanes > 0) {
-    sums[0] = lanes_sum<kLanes>(sums[0]);
+    sum = lanes_sum<kLanes>(sum);
   } else {
-    __shared__ SumScratch<double, 1> scratch;
     const int blocks = kPhase == Phase::whole ? args.slices : 1;
-    cluster_wait(blocks);
-    blocks_sum(sums, scratch, blocks);
+    sum = row_sum.total(sum, blocks, slice);
   }
   if constexpr (kPhase == Phase::sums) {
-    if (threadIdx.x == 0) args.partial_sums[row * args.slices + slice] = sums[0];
+    if (threadIdx.x == 0) args.partial_sums[row * args.slices + slice] = sum;
     return;
   }
 
-  // Compute and store. rstd in two parts and the error of x * rstd keep float32 outputs within one
-  // unit in the last place of the exact result.
-  const double rstd_exact = rsqrt(sums[0] / static_cast<double>(H) + args.eps);
-  const acc_t rstd = static_cast<acc_t>(rstd_exact);
-  const acc_t rstd_rest = static_cast<acc_t>(rstd_exact - rstd);
-  const acc_t offset = static_cast<acc_t>(args.weight_offset);
-  for_each_chunk([&](int v, int64_t column) {
-    acc_t w[N];
-    if (args.weight != nullptr) {
-      widen_chunk(load_chunk<kAligned, N>(args.weight, column, H), w);
-    }
-    acc_t values[N];
-    keep_packed(x[v]);
-    widen_chunk(x[v], values);
-    acc_t normalized[N];
-    acc_t error[N];
+  // Compute and store
+  const Normalizer<x_t, w_t> normalizer(args, sum);
+  with_output(args, [&](auto* y, auto round_before_weight) {
+    using y_t = std::remove_pointer_t<decltype(y)>;
+    y += row * H + first;
 #pragma unroll
-    for (int j = 0; j < N; ++j) {
-      normalized[j] = values[j] * rstd;
-      error[j] = fma(values[j], rstd_rest, fma(values[j], rstd, -normalized[j]));
-    }
-    if (args.round_before_weight) {
-      narrow_chunk(normalized, x[v]);
-      widen_chunk(x[v], normalized);
+    for (int batch = 0; batch < kVectors; batch += kBatch) {
+      if constexpr (!kAhead) load_weight(batch);
 #pragma unroll
-      for (int j = 0; j < N; ++j) error[j] = 0;
+      for (int i = 0; i < kBatch; ++i) {
+        const int v = batch + i;
+        if (v * kStride < left) {
+          const auto result =
+              normalizer.template y<decltype(round_before_weight)::value, y_t>(x[v], weight[i]);
+          store(y + v * kStride * N, result);
+        }
+      }
     }
-    acc_t y[N];
-#pragma unroll
-    for (int j = 0; j < N; ++j) {
-      w[j] = args.weight == nullptr ? acc_t(1) : w[j] + offset;
-      y[j] = fma(normalized[j], w[j], error[j] * w[j]);
-    }
-    store_output<kAligned, x_t>(args.y, args.output_type, row, column, H, y);
   });
 }
 

@@ -4,57 +4,91 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstdint>
 
 #include "rmsnorm/device_limits.h"
 #include "rmsnorm/forward_kernel.cuh"
+#include "rmsnorm/forward_staged_kernel.cuh"
 
 namespace my_ops {
 
-struct ForwardConfig {
-  int lanes;    // lanes that share a row; 0: whole blocks
-  int vectors;  // chunks that a thread holds
-  int threads;  // of a block
-  int slices;   // blocks that share a row
-  bool whole;   // false: the row does not fit a cluster, two launches
+enum class ForwardKind {
+  registers,     // x waits in registers: forward_kernel.cuh
+  staged,        // x waits in shared memory: forward_staged_kernel.cuh
+  two_launches,  // x is read twice
 };
 
-// A function of the width and the device only, never of the number of rows: a row must have the
-// same bits in every batch. A chunk is 16 bytes of x.
-//
-//   chunks        row bytes  who owns a row
-//   <= 8          <= 128     8 lanes, 1 chunk each
-//   <= 32         <= 512     8 lanes, 4 chunks each: four rows a warp, 64 bytes in flight a lane
-//   <= 128        <= 2 K     a warp, 4 chunks a lane
-//   <= 256        <= 4 K     a warp, 8 chunks a lane
-//   <= 2048       <= 32 K    a block of 64 to 256 threads, 8 chunks a thread
-//   <= 2048 * 16  <= 512 K   2, 4, 8 or 16 such blocks in a cluster: small blocks overlap better
-//   <= 4096 * 16  <= 1 M     blocks of up to 512 threads; also where clusters are smaller
-//   more                     slices of 64 K, two launches
-inline ForwardConfig forward_config(int64_t chunks, const DeviceLimits& limits) {
-  if (chunks <= 8) return {8, 1, 256, 1, true};
-  if (chunks <= 32) return {8, 4, 256, 1, true};
-  if (chunks <= 128) return {32, 4, 128, 1, true};
-  if (chunks <= 256) return {32, 8, 128, 1, true};
-  constexpr int kVectors = 8;
-  constexpr int64_t kWantedChunks = 256 * kVectors;
-  constexpr int64_t kMaxChunks = kForwardMaxThreads * kVectors;
+struct ForwardConfig {
+  ForwardKind kind;
+  int lanes;    // lanes that share a row; 0: whole blocks
+  int vectors;  // chunks that a thread holds; 0: however many there are
+  int threads;  // of a block
+  int slices;   // blocks that share a row
+};
+
+inline ForwardConfig forward_block_config(int64_t chunks, int vectors, int max_cluster_blocks) {
+  const int64_t block_chunks = kForwardMaxThreads * vectors;
   int slices = 1;
-  while (slices < limits.max_cluster_blocks && slices * kWantedChunks < chunks) slices *= 2;
-  if (slices * kMaxChunks < chunks) {
-    const int64_t many = (chunks + kMaxChunks - 1) / kMaxChunks;
-    return {0, kVectors, kForwardMaxThreads, static_cast<int>(many), false};
+  while (slices < max_cluster_blocks && slices * block_chunks < chunks) slices *= 2;
+  if (slices * block_chunks < chunks) {
+    const int64_t many = (chunks + block_chunks - 1) / block_chunks;
+    return {ForwardKind::two_launches, 0, vectors, kForwardMaxThreads, static_cast<int>(many)};
   }
   const int64_t slice_chunks = (chunks + slices - 1) / slices;
-  const int64_t threads = (slice_chunks + kVectors - 1) / kVectors;
-  return {0, kVectors, static_cast<int>((threads + 31) / 32 * 32), slices, true};
+  const int64_t warps = (slice_chunks + kWarpSize * vectors - 1) / (kWarpSize * vectors);
+  return {ForwardKind::registers, 0, vectors, static_cast<int>(warps) * kWarpSize, slices};
 }
 
-template <typename x_t, typename w_t, int kLanes, int kVectors, bool kAligned, Phase kPhase>
-cudaError_t launch_forward_kernel(const ForwardArgs<x_t, w_t>& args, const ForwardConfig& config,
-                                  cudaStream_t stream) {
-  const auto kernel = rmsnorm_forward_kernel<x_t, w_t, kLanes, kVectors, kAligned, kPhase>;
-  const int64_t rows_per_block = kLanes > 0 ? config.threads / kLanes : 1;
+// A function of the width and the device only, never of the number of rows: a row must have the
+// same bits in every batch.
+//
+//   row bytes, in packs   who owns a row
+//   <= 128                8 lanes, 1 pack each
+//   <= 512                8 lanes, 4 packs each: four rows a warp, 64 bytes in flight a lane
+//   <= 2 K                a warp, 4 packs a lane
+//   <= 16 K               a block of 64 to 256 threads, 4 packs a thread
+//   <= 32 K               a block of up to 256 threads, 8 packs a thread
+//   <= 512 K              2, 4, 8 or 16 blocks of 256 threads in a cluster, staged
+//   <= 1.7 M              16 such blocks of 512 threads; fewer where clusters or shared memory are
+//                         smaller
+//   more                  slices of 64 K, two launches
+//
+//   columns, one by one   who owns a row
+//   <= 128                16 lanes, 8 columns each; 8 lanes read four rows at a time, 30 % slower
+//   <= 256, <= 1024       a warp, 8 or 32 columns a lane
+//   <= 12288              a block of up to 512 threads, 24 columns a thread
+//   <= 12288 * 16         2, 4, 8 or 16 such blocks in a cluster
+//   more                  slices of 12288, two launches
+inline ForwardConfig forward_config(int64_t H, int pack_elements, const DeviceLimits& limits) {
+  constexpr auto registers = ForwardKind::registers;
+  if (H % pack_elements != 0) {
+    if (H <= 16 * 8) return {registers, 16, 8, 128, 1};
+    if (H <= 32 * 8) return {registers, 32, 8, 128, 1};
+    if (H <= 32 * 32) return {registers, 32, 32, 128, 1};
+    return forward_block_config(H, 24, limits.max_cluster_blocks);
+  }
+  const int64_t packs = H / pack_elements;
+  if (packs <= 8) return {registers, 8, 1, 256, 1};
+  if (packs <= 32) return {registers, 8, 4, 256, 1};
+  if (packs <= 128) return {registers, 32, 4, 128, 1};
+  if (packs <= 1024) return forward_block_config(packs, 4, 1);
+  if (packs <= 2048 || limits.max_cluster_blocks == 1) return forward_block_config(packs, 8, 1);
+
+  // Beside x the residual may have to fit, and what is static.
+  constexpr int64_t kWantedPacks = 2048;
+  const int64_t max_packs = (limits.shared_bytes_per_block - 4096) / (2 * kChunkBytes) - 1;
+  int slices = 2;
+  while (slices < limits.max_cluster_blocks && slices * kWantedPacks < packs) slices *= 2;
+  if (slices * max_packs < packs) return forward_block_config(packs, 8, 1);
+  return {ForwardKind::staged, 0, 0, slices * kWantedPacks < packs ? 512 : 256, slices};
+}
+
+template <typename x_t, typename w_t>
+cudaError_t launch_forward_kernel(void (*kernel)(ForwardArgs<x_t, w_t>),
+                                  const ForwardArgs<x_t, w_t>& args, const ForwardConfig& config,
+                                  int shared_bytes, cudaStream_t stream) {
+  const int64_t rows_per_block = config.lanes > 0 ? config.threads / config.lanes : 1;
   const int64_t blocks = (args.rows + rows_per_block - 1) / rows_per_block * config.slices;
   cudaLaunchAttribute cluster = {};
   cluster.id = cudaLaunchAttributeClusterDimension;
@@ -64,54 +98,82 @@ cudaError_t launch_forward_kernel(const ForwardArgs<x_t, w_t>& args, const Forwa
   cudaLaunchConfig_t launch = {};
   launch.gridDim = dim3(static_cast<unsigned>(blocks));
   launch.blockDim = dim3(config.threads);
+  launch.dynamicSmemBytes = shared_bytes;
   launch.stream = stream;
   launch.attrs = &cluster;
-  launch.numAttrs = kPhase == Phase::whole && config.slices > 1 ? 1 : 0;
-  if (launch.numAttrs > 0 && config.slices > 8) {
-    const cudaError_t error =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
-    if (error != cudaSuccess) return error;
+  launch.numAttrs = config.kind != ForwardKind::two_launches && config.slices > 1 ? 1 : 0;
+  cudaError_t error = cudaSuccess;
+  if (shared_bytes > 0) {
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   }
-  return cudaLaunchKernelEx(&launch, kernel, args);
+  if (error == cudaSuccess && launch.numAttrs > 0 && config.slices > 8) {
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+  }
+  return error != cudaSuccess ? error : cudaLaunchKernelEx(&launch, kernel, args);
 }
 
-// Fills in the slices of `args` and launches. `args.partial_sums` must hold rows * slices doubles
-// where the configuration is not whole.
-template <typename x_t, typename w_t>
-cudaError_t launch_forward(ForwardArgs<x_t, w_t> args, const ForwardConfig& config, bool aligned,
-                           cudaStream_t stream) {
-  const int64_t chunks = (args.H + kChunkElements<x_t> - 1) / kChunkElements<x_t>;
+// The kernel that keeps x in registers, of a configuration. Rows in shifted packs, which are slower
+// anyway, make do without the one for the narrowest: fewer chunks a lane change no bits.
+template <typename x_t, typename w_t, Access kAccess>
+auto forward_register_kernel(const ForwardConfig& config) {
+  constexpr auto whole = Phase::whole;
+  if constexpr (kAccess == Access::elements) {
+    if (config.lanes == 16) return rmsnorm_forward_kernel<x_t, w_t, 16, 8, kAccess, whole>;
+    if (config.lanes == 0) return rmsnorm_forward_kernel<x_t, w_t, 0, 24, kAccess, whole>;
+    return config.vectors == 8 ? rmsnorm_forward_kernel<x_t, w_t, 32, 8, kAccess, whole>
+                               : rmsnorm_forward_kernel<x_t, w_t, 32, 32, kAccess, whole>;
+  } else {
+    constexpr int kFewest = kAccess == Access::packs ? 1 : 4;
+    if (config.lanes == 32) return rmsnorm_forward_kernel<x_t, w_t, 32, 4, kAccess, whole>;
+    if (config.lanes == 8) {
+      return config.vectors == 1 ? rmsnorm_forward_kernel<x_t, w_t, 8, kFewest, kAccess, whole>
+                                 : rmsnorm_forward_kernel<x_t, w_t, 8, 4, kAccess, whole>;
+    }
+    return config.vectors == 4 ? rmsnorm_forward_kernel<x_t, w_t, 0, 4, kAccess, whole>
+                               : rmsnorm_forward_kernel<x_t, w_t, 0, 8, kAccess, whole>;
+  }
+}
+
+template <Access kAccess, typename x_t, typename w_t>
+cudaError_t launch_forward_access(ForwardArgs<x_t, w_t> args, const ForwardConfig& config,
+                                  cudaStream_t stream) {
+  constexpr int N = kAccessElements<kAccess, x_t>;
+  const int64_t chunks = args.H / N;
+  args.inverse_H = 1.0 / static_cast<double>(args.H);
   args.slices = config.slices;
   args.slice_chunks = static_cast<int>((chunks + config.slices - 1) / config.slices);
-  const auto launch = [&](auto lanes, auto vectors, auto is_aligned, auto phase) {
-    return launch_forward_kernel<x_t, w_t, lanes(), vectors(), is_aligned(), phase()>(args, config,
-                                                                                      stream);
-  };
-  constexpr std::integral_constant<Phase, Phase::whole> whole;
-  constexpr std::integral_constant<Phase, Phase::sums> sums;
-  constexpr std::integral_constant<Phase, Phase::apply> apply;
-  constexpr std::integral_constant<int, 0> block;
-  constexpr std::integral_constant<int, 1> one;
-  constexpr std::integral_constant<int, 4> four;
-  constexpr std::integral_constant<int, 8> eight;
-  constexpr std::integral_constant<int, 32> warp;
-  const auto launch_aligned_or_not = [&](auto lanes, auto vectors, auto phase) {
-    return aligned ? launch(lanes, vectors, std::true_type(), phase)
-                   : launch(lanes, vectors, std::false_type(), phase);
-  };
-  if (!config.whole) {
-    const cudaError_t error = launch_aligned_or_not(block, eight, sums);
-    return error != cudaSuccess ? error : launch_aligned_or_not(block, eight, apply);
+  if (config.kind == ForwardKind::registers) {
+    return launch_forward_kernel(forward_register_kernel<x_t, w_t, kAccess>(config), args, config,
+                                 0, stream);
   }
-  // Fewer chunks a thread change no bits, so unaligned rows, which are slower anyway, make do with
-  // the larger of two kernels.
-  if (config.lanes == 0) return launch_aligned_or_not(block, eight, whole);
-  if (config.lanes == 8) {
-    return aligned && config.vectors == 1 ? launch(eight, one, std::true_type(), whole)
-                                          : launch_aligned_or_not(eight, four, whole);
+  if constexpr (kAccess != Access::elements) {
+    if (config.kind == ForwardKind::staged) {
+      const int slice_bytes = staged_slice_bytes(args.slice_chunks);
+      return args.residual == nullptr
+                 ? launch_forward_kernel(rmsnorm_forward_staged_kernel<x_t, w_t, kAccess, false>,
+                                         args, config, slice_bytes, stream)
+                 : launch_forward_kernel(rmsnorm_forward_staged_kernel<x_t, w_t, kAccess, true>,
+                                         args, config, 2 * slice_bytes, stream);
+    }
   }
-  return aligned && config.vectors == 4 ? launch(warp, four, std::true_type(), whole)
-                                        : launch_aligned_or_not(warp, eight, whole);
+  constexpr int kVectors = kAccess == Access::elements ? 24 : 8;
+  const cudaError_t error = launch_forward_kernel(
+      rmsnorm_forward_kernel<x_t, w_t, 0, kVectors, kAccess, Phase::sums>, args, config, 0, stream);
+  if (error != cudaSuccess) return error;
+  return launch_forward_kernel(rmsnorm_forward_kernel<x_t, w_t, 0, kVectors, kAccess, Phase::apply>,
+                               args, config, 0, stream);
+}
+
+// Launches with the configuration of the width. `aligned`: all rows begin at 16 bytes.
+// `args.partial_sums` must hold rows * slices doubles for two launches.
+template <typename x_t, typename w_t>
+cudaError_t launch_forward(const ForwardArgs<x_t, w_t>& args, const ForwardConfig& config,
+                           bool aligned, cudaStream_t stream) {
+  if (args.H % kChunkElements<x_t> != 0) {
+    return launch_forward_access<Access::elements>(args, config, stream);
+  }
+  return aligned ? launch_forward_access<Access::packs>(args, config, stream)
+                 : launch_forward_access<Access::shifted_packs>(args, config, stream);
 }
 
 }  // namespace my_ops

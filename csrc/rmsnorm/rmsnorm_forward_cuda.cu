@@ -41,9 +41,9 @@ void rmsnorm_forward_cuda(const at::Tensor& x, const at::Tensor& residual, const
     args.output_type = output_type(x, y);
 
     constexpr int kChunk = kChunkElements<x_t>;
-    const auto config = forward_config((args.H + kChunk - 1) / kChunk, device_limits());
+    const auto config = forward_config(args.H, kChunk, device_limits());
     at::Tensor partial_sums;
-    if (!config.whole) {
+    if (config.kind == ForwardKind::two_launches) {
       partial_sums = at::empty({args.rows, config.slices}, x.options().dtype(at::kDouble));
       args.partial_sums = partial_sums.mutable_data_ptr<double>();
     }
