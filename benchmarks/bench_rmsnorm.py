@@ -1,4 +1,4 @@
-"""my_ops.rmsnorm beside torch: bandwidth over the width, overhead on a small tensor.
+"""my_ops.rmsnorm beside torch: bandwidth over the width, small problems, overhead of a call.
 
     python benchmarks/bench_rmsnorm.py
 
@@ -107,6 +107,47 @@ def bandwidth() -> None:
                 )
 
 
+def misaligned_rows() -> None:
+    """Every row of this view begins at an odd element."""
+    copy = copy_bytes_per_second()
+    print_header("rmsnorm forward, rows at an odd element", "case", "my_ops GB/s", "my_ops/copy")
+    for dtype in (torch.bfloat16, torch.float32):
+        for H in (3584, 65536):
+            rows = ELEMENT_BYTES // dtype.itemsize // H
+            x = torch.randn(rows * H + 1, dtype=dtype, device=DEVICE)[1:].view(rows, H)
+            weight = torch.randn(H, dtype=dtype, device=DEVICE)
+            check(x, weight)
+            rate = 2 * x.nbytes / measure(lambda x=x, w=weight: my_ops.rmsnorm(x, w, EPS)).median
+            print_row(f"{str(dtype)[6:]} H={H}", rate / 1e9, f"{100 * rate / copy:.1f} %")
+
+
+def graph_seconds(function, inputs) -> float:
+    """A call on each of `inputs` in a CUDA graph, on average: no host time, and a cold cache."""
+    for x in inputs[:2]:
+        function(x)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        outputs = [function(x) for x in inputs]
+    return measure(graph.replay).median / len(outputs)
+
+
+def small_problems() -> None:
+    print_header("rmsnorm, bfloat16, in a CUDA graph", "case", "my_ops us", "compile us", "copy us")
+    for H in (4096, 8192):
+        weight = torch.randn(H, dtype=torch.bfloat16, device=DEVICE)
+        for rows in (1, 8, 64, 256, 512):
+            torch.compiler.reset()  # else it gives up after a few shapes
+            compiled = torch.compile(torch.nn.functional.rms_norm, dynamic=False)
+            inputs = torch.randn(64, rows, H, dtype=torch.bfloat16, device=DEVICE).unbind()
+            times = [
+                graph_seconds(lambda x, w=weight: my_ops.rmsnorm(x, w, EPS), inputs),
+                graph_seconds(lambda x, w=weight, f=compiled: f(x, w.shape, w, EPS), inputs),
+                graph_seconds(torch.clone, inputs),
+            ]
+            print_row(f"{rows} x {H}", *(seconds * 1e6 for seconds in times))
+
+
 def overhead() -> None:
     print_header(
         "rmsnorm, host time of a call on [16, 1024] bfloat16", "case", "my_ops us", "torch us"
@@ -121,4 +162,7 @@ def overhead() -> None:
 
 if __name__ == "__main__":
     overhead()
+    if DEVICE == "cuda":
+        small_problems()
+        misaligned_rows()
     bandwidth()

@@ -11,8 +11,10 @@ from rmsnorm_reference import FLOATS, assert_accurate, exact, sample
 import my_ops
 
 # One column; below, at and past a 16-byte chunk; 8 lanes a row; a warp a row (768) and ragged; one
-# block a row; on a GPU a cluster a row (bf16 40000), and wider than a cluster.
-WIDTHS = [1, 3, 8, 9, 64, 111, 768, 1025, 5125, 40_000, 1_200_001]
+# block a row; on a GPU a cluster a row (40000; 13001 column by column), slices of every size, and
+# wider than a cluster.
+WIDTHS = [1, 3, 8, 9, 64, 111, 201, 768, 1025, 5125, 16_384, 40_000, 1_200_001]
+SLICED = [13_001, 131_071, 131_072, 262_144, 300_000, 4_000_000]
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -24,9 +26,23 @@ def test_values(device, dtype, H):
     assert_accurate(my_ops.rmsnorm(x), exact(x))
 
 
+@pytest.mark.cuda
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("H", SLICED)
+def test_sliced_rows(device, dtype, H):
+    x, residual = sample((5, H), dtype, device), sample((5, H), dtype, device)
+    weight = sample((H,), dtype, device)
+    y = my_ops.rmsnorm(x, weight)
+    assert_accurate(y, exact(x, weight))
+    assert torch.equal(my_ops.rmsnorm(x[3:4], weight), y[3:4])
+    y, total = my_ops.add_rmsnorm(x, residual, weight)
+    assert torch.equal(total, x + residual)
+    assert torch.equal(y, my_ops.rmsnorm(total, weight))
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_add(device, dtype):
-    for H in (64, 769, 5120):
+    for H in (64, 769, 5120, 40_000):
         x, residual = sample((2, 19, H), dtype, device), sample((2, 19, H), dtype, device)
         weight = sample((H,), dtype, device)
         y, total = my_ops.add_rmsnorm(x, residual, weight)
@@ -166,7 +182,20 @@ def test_weight_layouts(device, H):
         assert torch.equal(my_ops.rmsnorm(x, weight), my_ops.rmsnorm(x, weight.clone()))
 
 
-@pytest.mark.parametrize("H", [8, 200, 768, 4096, 5125])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("H", [8, 768, 2048, 3584, 8192, 40_000])
+def test_misaligned_rows_have_the_bits_of_aligned_ones(device, dtype, H):
+    storage, residual = (sample((7, H + 3), dtype, device) for _ in range(2))
+    storage_weight = sample((H + 1,), dtype, device)
+    x, residual, weight = storage[:, 1 : H + 1], residual[:, 3:], storage_weight[1:]
+    y = my_ops.rmsnorm(x, weight)
+    assert torch.equal(y, my_ops.rmsnorm(x.contiguous(), weight.clone()))
+    y, total = my_ops.add_rmsnorm(x, residual, weight)
+    assert torch.equal(total, x + residual)
+    assert torch.equal(y, my_ops.rmsnorm(total, weight))
+
+
+@pytest.mark.parametrize("H", [8, 200, 768, 4096, 5125, 40_000])
 def test_a_row_does_not_depend_on_the_others(device, H):
     """vllm#48271: the block size, and with it the bits, changed at 256 rows."""
     x, grad = (sample((512, H), torch.bfloat16, device) for _ in range(2))

@@ -75,7 +75,7 @@ inline ForwardConfig forward_config(int64_t H, int pack_elements, const DeviceLi
   if (packs <= 1024) return forward_block_config(packs, 4, 1);
   if (packs <= 2048 || limits.max_cluster_blocks == 1) return forward_block_config(packs, 8, 1);
 
-  // Beside x the residual may have to fit, and what is static.
+  // Two blocks have to fit on an SM, with what is static.
   constexpr int64_t kWantedPacks = 2048;
   const int64_t max_packs = (limits.shared_bytes_per_block - 4096) / (2 * kChunkBytes) - 1;
   int slices = 2;
@@ -148,12 +148,11 @@ cudaError_t launch_forward_access(ForwardArgs<x_t, w_t> args, const ForwardConfi
   }
   if constexpr (kAccess != Access::elements) {
     if (config.kind == ForwardKind::staged) {
-      const int slice_bytes = staged_slice_bytes(args.slice_chunks);
-      return args.residual == nullptr
-                 ? launch_forward_kernel(rmsnorm_forward_staged_kernel<x_t, w_t, kAccess, false>,
-                                         args, config, slice_bytes, stream)
-                 : launch_forward_kernel(rmsnorm_forward_staged_kernel<x_t, w_t, kAccess, true>,
-                                         args, config, 2 * slice_bytes, stream);
+      const auto kernel = args.residual == nullptr
+                              ? rmsnorm_forward_staged_kernel<x_t, w_t, kAccess, false>
+                              : rmsnorm_forward_staged_kernel<x_t, w_t, kAccess, true>;
+      return launch_forward_kernel(kernel, args, config, staged_slice_bytes(args.slice_chunks),
+                                   stream);
     }
   }
   constexpr int kVectors = kAccess == Access::elements ? 24 : 8;

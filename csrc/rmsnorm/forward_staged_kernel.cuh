@@ -30,12 +30,17 @@ class StagedSlice {
     }
   }
 
-  // What the copy moves: whole granules, of which the first and last may be shared with others.
-  __device__ __forceinline__ int bytes() const {
-    return chunks_ == 0 ? 0 : (chunks_ + (shift_ > 0 ? 1 : 0)) * kChunkBytes;
-  }
-  __device__ __forceinline__ void start_copy(Barrier& barrier) const {
-    if (chunks_ > 0) copy_bulk(shared_, slice_ - shift_, bytes(), barrier);
+  // Starts the copy, in parts of `part_chunks` chunks that complete at one of `arrived` each. The
+  // granule in which a part's last chunk ends comes with it.
+  __device__ __forceinline__ void start_copy(Barrier* arrived, int part_chunks) const {
+    int from = 0;
+    for (int part = 0; part * part_chunks < chunks_; ++part) {
+      const int to =
+          min((part + 1) * part_chunks, chunks_) * kChunkBytes + (shift_ > 0 ? kChunkBytes : 0);
+      arrived[part].arrive_expecting(to - from);
+      copy_bulk(shared_ + from, slice_ - shift_ + from, to - from, arrived[part]);
+      from = to;
+    }
   }
 
   __device__ __forceinline__ Chunk get(int chunk) const {
@@ -43,9 +48,15 @@ class StagedSlice {
     load_run<kAccess>(value, reinterpret_cast<const x_t*>(shared_ + shift_) + chunk * N, 1, 1, 0);
     return value[0];
   }
+  // Of one's own chunk. Neighbours may be loading its granules, but not for its part of them.
   __device__ __forceinline__ void set(int chunk, const Chunk& value) const {
-    static_assert(kAccess == Access::packs);
-    reinterpret_cast<Chunk*>(shared_)[chunk] = value;
+    if constexpr (kAccess == Access::packs) {
+      reinterpret_cast<Chunk*>(shared_)[chunk] = value;
+    } else {
+      x_t* elements = reinterpret_cast<x_t*>(shared_ + shift_) + chunk * N;
+#pragma unroll
+      for (int j = 0; j < N; ++j) elements[j] = value.elements[j];
+    }
   }
 
  private:
@@ -57,25 +68,26 @@ class StagedSlice {
 
 inline int staged_slice_bytes(int slice_chunks) { return (slice_chunks + 1) * kChunkBytes; }
 
-// Chunks of the weight that a thread loads before it knows the sum, and registers for them. With 4
-// of 16 bits five blocks of 256 threads share an SM: 95 % of the copy rate at 262144 columns,
-// against 90 % with 8 and four blocks. For float32 it is the other way round, 87 % and 97 % at
-// 65536 columns. Beside a residual shared memory leaves room for three blocks, which are better off
-// with 8.
-template <typename x_t, typename w_t, bool kAdd>
-constexpr int kStagedAhead = sizeof(x_t) == 2 && (sizeof(w_t) > 2 || !kAdd) ? 4 : 8;
-template <typename w_t, bool kAdd>
-constexpr int kStagedRegisters = sizeof(w_t) == 2 && !kAdd ? 48 : 64;
+constexpr int kStagedMaxParts = 32;
+
+// Chunks that a thread loads ahead into registers, of the residual or of the weight, and registers
+// for them. With 4 and a weight of 16 bits five blocks of 256 threads share an SM: 95 % of the copy
+// rate at 262144 columns of bfloat16, against 90 % with 8 and four blocks. For float32 it is the
+// other way round, 87 % and 97 % at 65536 columns.
+template <typename x_t>
+constexpr int kStagedAhead = sizeof(x_t) == 2 ? 4 : 8;
+template <typename w_t>
+constexpr int kStagedRegisters = sizeof(w_t) == 2 ? 48 : 64;
 
 template <typename x_t, typename w_t, Access kAccess, bool kAdd>
-__global__ void __maxnreg__((kStagedRegisters<w_t, kAdd>))
+__global__ void __maxnreg__((kStagedRegisters<w_t>))
     rmsnorm_forward_staged_kernel(const ForwardArgs<x_t, w_t> args) {
 #if __CUDA_ARCH__ >= 900
   constexpr int N = kChunkElements<x_t>;
-  constexpr int kAhead = kStagedAhead<x_t, w_t, kAdd>;
+  constexpr int kAhead = kStagedAhead<x_t>;
   using chunk_sum_t = typename Arithmetic<x_t>::chunk_sum_t;
   extern __shared__ __align__(128) unsigned char staged_bytes[];
-  __shared__ Barrier loaded;
+  __shared__ Barrier arrived[kStagedMaxParts];
   __shared__ RowSum row_sum;
 
   // What this block owns: `chunks` chunks of one row, from column `first`.
@@ -86,43 +98,56 @@ __global__ void __maxnreg__((kStagedRegisters<w_t, kAdd>))
   const int chunks = max(0, min(row_chunks - first_chunk, args.slice_chunks));
   const int64_t first = static_cast<int64_t>(first_chunk) * N;
 
-  // Load: the slice into shared memory, the first of the weight into registers.
-  using Slice = StagedSlice<kAccess, x_t>;
-  const Slice x(staged_bytes, args.x + args.x_layout.offset(row) + first, chunks);
-  const Slice residual(staged_bytes + (args.slice_chunks + 1) * kChunkBytes,
-                       kAdd ? args.residual + args.residual_layout.offset(row) + first : nullptr,
-                       kAdd ? chunks : 0);
+  // Load: the slice into shared memory; meanwhile, what is added to it or the first of the weight
+  // into registers. Only where something is added does it pay to begin before all of x is there.
+  const int threads = blockDim.x;
+  const StagedSlice<kAccess, x_t> x(staged_bytes, args.x + args.x_layout.offset(row) + first,
+                                    chunks);
   if (threadIdx.x == 0) {
-    loaded.init(1);
+    for (Barrier& barrier : arrived) barrier.init(1);
     publish_barriers();
-    loaded.arrive_expecting(x.bytes() + residual.bytes());
-    x.start_copy(loaded);
-    residual.start_copy(loaded);
+    x.start_copy(arrived, kAdd ? threads : args.slice_chunks);
   }
   row_sum.begin(args.slices);
   __syncthreads();
-  const int threads = blockDim.x;
+  Vec<w_t, N> weight[kAhead];
   const int weights = args.weight == nullptr ? 0 : chunks;
   const w_t* from_weight = args.weight + first;
-  Vec<w_t, N> weight[kAhead];
-  load_run<kAccess>(weight, from_weight + threadIdx.x * N, weights - threadIdx.x, threads, 1);
-  loaded.wait(0);
-
-  // Reduce: the sum of squares. What was added stays in x's place where it can.
-  const auto sum_of = [&](int chunk) {
-    Vec<x_t, N> value = x.get(chunk);
-    if constexpr (kAdd) add_chunk(value, residual.get(chunk));
-    return value;
+  const auto load_weights = [&] {
+    load_run<kAccess>(weight, from_weight + threadIdx.x * N, weights - threadIdx.x, threads, 1);
   };
+  if constexpr (!kAdd) load_weights();
+
+  // Reduce: the sum of squares. What was added takes x's place.
   double sum = 0;
-#pragma unroll 4
-  for (int chunk = threadIdx.x; chunk < chunks; chunk += threads) {
-    const Vec<x_t, N> value = sum_of(chunk);
-    if constexpr (kAdd) {
-      store(args.sum + row * args.H + first + chunk * N, value);
-      if constexpr (kAccess == Access::packs) x.set(chunk, value);
+  if constexpr (kAdd) {
+    const x_t* from_residual =
+        args.residual + args.residual_layout.offset(row) + first + threadIdx.x * N;
+    x_t* to_sum = args.sum + row * args.H + first;
+    for (int base = 0; base < chunks; base += kAhead * threads) {
+      Vec<x_t, N> residual[kAhead];
+      load_run<kAccess>(residual, from_residual + base * N, chunks - base - threadIdx.x, threads,
+                        0);
+#pragma unroll
+      for (int v = 0; v < kAhead; ++v) {
+        const int chunk = base + v * threads + threadIdx.x;
+        if (base + v * threads < chunks) arrived[base / threads + v].wait(0);
+        if (chunk < chunks) {
+          Vec<x_t, N> value = x.get(chunk);
+          add_chunk(value, residual[v]);
+          store(to_sum + chunk * N, value);
+          x.set(chunk, value);
+          sum += add_squares(chunk_sum_t(0), value);
+        }
+      }
     }
-    sum += add_squares(chunk_sum_t(0), value);
+    load_weights();
+  } else {
+    if (chunks > 0) arrived[0].wait(0);
+#pragma unroll 4
+    for (int chunk = threadIdx.x; chunk < chunks; chunk += threads) {
+      sum += add_squares(chunk_sum_t(0), x.get(chunk));
+    }
   }
   sum = row_sum.total(sum, args.slices, slice);
 
@@ -136,7 +161,7 @@ __global__ void __maxnreg__((kStagedRegisters<w_t, kAdd>))
       for (int v = 0; v < kAhead; ++v) {
         const int chunk = base + v * threads;
         if (chunk < chunks) {
-          Vec<x_t, N> value = kAccess == Access::packs ? x.get(chunk) : sum_of(chunk);
+          Vec<x_t, N> value = x.get(chunk);
           const auto result =
               normalizer.template y<decltype(round_before_weight)::value, y_t>(value, weight[v]);
           const int next = chunk + kAhead * threads;
