@@ -39,15 +39,17 @@ __device__ __forceinline__ uint4 shifted(const uint4& low, const uint4& high, un
 // The chunks that lie `stride` apart, v-th at `from` + v * stride * N, where v * stride < `left`;
 // others full of `fill`.
 //
-// Shifted packs: whole 16-byte granules are loaded, which never cross a page, and shifted into
-// place; one access an element reaches 40 % of the memory's speed. Loads come before shifts, a few
-// chunks at a time, and none depends on a branch: otherwise each waits for the one before.
+// Shifted packs: whole 16-byte granules are loaded and shifted into place; one access an element
+// reaches 40 % of the memory's speed. (The granule in which a tensor begins is its own: memory is
+// handed out in granules. That in which it ends may not be, so the last chunk comes by elements.)
+// Loads come before shifts, a few chunks at a time, and none depends on a branch: otherwise each
+// waits for the one before.
 template <Access kAccess, typename scalar_t, int N, int kCount>
 __device__ __forceinline__ void load_run(Vec<scalar_t, N> (&run)[kCount], const scalar_t* from,
                                          int left, int stride, float fill) {
   Vec<scalar_t, N> filled;
 #pragma unroll
-  for (int j = 0; j < N; ++j) filled.elements[j] = static_cast<scalar_t>(fill);
+  for (int j = 0; j < N; ++j) filled.elements[j] = narrow<scalar_t>(fill);
   if constexpr (kAccess != Access::shifted_packs) {
 #pragma unroll
     for (int v = 0; v < kCount; ++v) {
@@ -63,7 +65,6 @@ __device__ __forceinline__ void load_run(Vec<scalar_t, N> (&run)[kCount], const 
     const unsigned shift = reinterpret_cast<std::uintptr_t>(from) % kChunkBytes;
     const auto* granules =
         reinterpret_cast<const uint4*>(reinterpret_cast<const unsigned char*>(from) - shift);
-    const int last = shift > 0 ? kPacks : kPacks - 1;  // else it may lie on another page
 #pragma unroll
     for (int batch = 0; batch < kCount; batch += kBatch) {
       uint4 loaded[kBatch][kPacks + 1];
@@ -71,6 +72,7 @@ __device__ __forceinline__ void load_run(Vec<scalar_t, N> (&run)[kCount], const 
       for (int b = 0; b < kBatch; ++b) {
         const int v = batch + b;
         const uint4* granule = granules + v * stride * kPacks;
+        const int last = shift > 0 && v * stride + 1 < left ? kPacks : kPacks - 1;
 #pragma unroll
         for (int i = 0; i <= kPacks; ++i) {
           loaded[b][i] = *reinterpret_cast<const uint4*>(&filled);
@@ -84,6 +86,13 @@ __device__ __forceinline__ void load_run(Vec<scalar_t, N> (&run)[kCount], const 
           reinterpret_cast<uint4*>(&run[batch + b])[i] =
               shifted<sizeof(scalar_t)>(loaded[b][i], loaded[b][i + 1], shift);
         }
+      }
+    }
+#pragma unroll
+    for (int v = 0; v < kCount; ++v) {
+      if (shift > 0 && v * stride + 1 == left) {
+#pragma unroll
+        for (int j = 0; j < N; ++j) run[v].elements[j] = from[v * stride * N + j];
       }
     }
   }

@@ -31,21 +31,26 @@ class StagedSlice {
   }
 
   // Starts the copy, in parts of `part_chunks` chunks that complete at one of `arrived` each. The
-  // granule in which a part's last chunk ends comes with it.
+  // granule in which a part's last chunk ends comes with it, except the very last (see access.cuh).
   __device__ __forceinline__ void start_copy(Barrier* arrived, int part_chunks) const {
     int from = 0;
     for (int part = 0; part * part_chunks < chunks_; ++part) {
-      const int to =
-          min((part + 1) * part_chunks, chunks_) * kChunkBytes + (shift_ > 0 ? kChunkBytes : 0);
+      const int end = (part + 1) * part_chunks;
+      const int to = (end < chunks_ ? end + (shift_ > 0 ? 1 : 0) : chunks_) * kChunkBytes;
       arrived[part].arrive_expecting(to - from);
       copy_bulk(shared_ + from, slice_ - shift_ + from, to - from, arrived[part]);
       from = to;
+    }
+    for (unsigned byte = 0; byte < (chunks_ > 0 ? shift_ : 0); byte += sizeof(x_t)) {
+      *reinterpret_cast<x_t*>(shared_ + from + byte) =
+          *reinterpret_cast<const x_t*>(slice_ - shift_ + from + byte);
     }
   }
 
   __device__ __forceinline__ Chunk get(int chunk) const {
     Chunk value[1];
-    load_run<kAccess>(value, reinterpret_cast<const x_t*>(shared_ + shift_) + chunk * N, 1, 1, 0);
+    // As if others followed: what follows the last one is there, too.
+    load_run<kAccess>(value, reinterpret_cast<const x_t*>(shared_ + shift_) + chunk * N, 2, 1, 0);
     return value[0];
   }
   // Of one's own chunk. Neighbours may be loading its granules, but not for its part of them.
@@ -167,7 +172,7 @@ __global__ void __maxnreg__((kStagedRegisters<w_t>))
           const int next = chunk + kAhead * threads;
           if (next < weights) {
             load_run<kAccess>(reinterpret_cast<Vec<w_t, N>(&)[1]>(weight[v]),
-                              from_weight + next * N, 1, 1, 1);
+                              from_weight + next * N, weights - next, 1, 1);
           }
           store(y + chunk * N, result);
         }
