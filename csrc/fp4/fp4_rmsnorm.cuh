@@ -49,7 +49,7 @@ __device__ __forceinline__ float amax_of_own_block(float (&amax)[kLanes]) {
   return amax[0];
 }
 
-// rmsnorm_forward_kernel's arithmetic, step by step, so that the bits of y are those of rmsnorm.
+// The arithmetic of rmsnorm's Normalizer, step by step, so that the bits of y are those of rmsnorm.
 template <typename x_t>
 __device__ __forceinline__ void normalize_chunk(Vec<x_t, kChunkElements<x_t>>& x,
                                                 const float (&w)[kChunkElements<x_t>], float rstd,
@@ -60,14 +60,19 @@ __device__ __forceinline__ void normalize_chunk(Vec<x_t, kChunkElements<x_t>>& x
 #pragma unroll
   for (int j = 0; j < N; ++j) {
     const float normalized = values[j] * rstd;
-    const float error = fma(values[j], rstd_rest, fma(values[j], rstd, -normalized));
-    values[j] = fma(normalized, w[j], error * w[j]);
+    if constexpr (sizeof(x_t) > 2) {
+      const float error = fma(values[j], rstd_rest, fma(values[j], rstd, -normalized));
+      values[j] = fma(normalized, w[j], error * w[j]);
+    } else {
+      values[j] = normalized * w[j];
+    }
   }
   narrow_chunk(values, x);
 }
 
-// Who owns which chunk (16 bytes of x) follows rmsnorm_forward_kernel, so the sums are the same
-// too. A thread block walks over rows and keeps the weight, with its offset, in registers.
+// A thread block walks over rows and keeps the weight, with its offset, in registers. The sums of a
+// chunk (16 bytes of x) are those of rmsnorm_forward_kernel; they are added in float64 in another
+// order, which a rstd of float32 shows once in some 10^8 rows.
 template <Fp4Format kFormat, typename x_t, typename w_t>
 __global__ void __launch_bounds__(kRmsnormFp4Threads, kRmsnormFp4Blocks)
     rmsnorm_fp4_quantize_kernel(const RmsnormFp4Args<x_t, w_t> args) {
@@ -96,6 +101,7 @@ __global__ void __launch_bounds__(kRmsnormFp4Threads, kRmsnormFp4Blocks)
   Nvfp4TensorScale tensor;
   if (kFormat == Fp4Format::nvfp4 && args.amax) tensor = nvfp4_tensor_scale(*args.amax);
 
+  const double inverse_H = 1.0 / static_cast<double>(args.H);
   int turn = 0;
   for (int64_t row = blockIdx.x; row < args.rows; row += gridDim.x, turn ^= 1) {
     // Load
@@ -122,7 +128,7 @@ __global__ void __launch_bounds__(kRmsnormFp4Threads, kRmsnormFp4Blocks)
       sums[0] += chunk_sum;
     }
     blocks_sum(sums, scratch[turn], 1);
-    const double rstd_exact = rsqrt(sums[0] / static_cast<double>(args.H) + args.eps);
+    const double rstd_exact = rsqrt(sums[0] * inverse_H + args.eps);
     const float rstd = static_cast<float>(rstd_exact);
     const float rstd_rest = static_cast<float>(rstd_exact - rstd);
 

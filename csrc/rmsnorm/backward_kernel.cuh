@@ -82,8 +82,9 @@ __global__ void __maxnreg__((kBackwardRegisters<x_t, kVectors, kAligned>))
   acc_t grad_weight[kVectors][N] = {};
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
-    acc_t weight[N];
-    load_weight<kAligned>(args, owned.first + (v * kWidth + lane) * N, weight);
+    acc_t weight[N] = {};  // zeros where there is no chunk
+    const int index = v * kWidth + lane;
+    if (index < owned.chunks) load_weight<kAligned>(args, owned.first + index * N, weight);
     store_own(own_weight + v * kWeightPacks, weight);
   }
   RowAhead<x_t, kVectors, kEven> more(args.grad_sum, args.grad_sum_layout, args.rows, owned, lane,

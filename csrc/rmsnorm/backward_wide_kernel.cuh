@@ -86,10 +86,12 @@ __global__ void __launch_bounds__(kWideThreads + kWideExtraThreads, 1)
     share_registers<Trade::computing>();
     const auto owns = [&](int v) { return v * threads + thread < owned.chunks; };
     const auto column_of = [&](int v) { return owned.first + (v * threads + thread) * N; };
-    acc_t weight[kVectors][N];
+    acc_t weight[kVectors][N] = {};  // zeros where there is no chunk
     acc_t grad_weight[kVectors][N] = {};
 #pragma unroll
-    for (int v = 0; v < kVectors; ++v) load_weight<true>(args, column_of(v), weight[v]);
+    for (int v = 0; v < kVectors; ++v) {
+      if (owns(v)) load_weight<true>(args, column_of(v), weight[v]);
+    }
 
     RowAhead<x_t, kVectors, false> more(
         args.grad_sum, args.grad_sum_layout, args.rows, owned, thread, threads,

@@ -11,20 +11,21 @@
 namespace my_ops {
 
 // grad_weight[column] = the sum of partial_weight[:, column], in an order fixed by `parts`. Groups
-// of `sharing` warps of a block own 32 columns each and share the parts.
+// of `sharing` warps of a block own 32 columns each and share the parts. Parts of few rows are
+// many: added in float32 they would lose more than the rows did.
 constexpr int kWeightMaxWarps = 32;
 template <typename acc_t, typename w_t>
 __global__ void __launch_bounds__(kWeightMaxWarps* kWarpSize)
     rmsnorm_weight_kernel(const acc_t* partial_weight,  // [parts, H]
                           w_t* grad_weight,             // [H]
                           int64_t parts, int64_t H, int sharing) {
-  __shared__ acc_t sums[kWeightMaxWarps][kWarpSize];
+  __shared__ double sums[kWeightMaxWarps][kWarpSize];
   const int lane = threadIdx.x % kWarpSize;
   const int warp = threadIdx.x / kWarpSize;
   const int64_t groups = blockDim.x / kWarpSize / sharing;
   const int64_t column = (blockIdx.x * groups + warp / sharing) * kWarpSize + lane;
   wait_for_previous_kernel();
-  acc_t sum = 0;
+  double sum = 0;
   if (column < H) {
 #pragma unroll 8
     for (int64_t part = warp % sharing; part < parts; part += sharing) {
@@ -35,7 +36,7 @@ __global__ void __launch_bounds__(kWeightMaxWarps* kWarpSize)
   __syncthreads();
   if (warp % sharing != 0 || column >= H) return;
   for (int other = 1; other < sharing; ++other) sum += sums[warp + other][lane];
-  grad_weight[column] = narrow<w_t>(sum);
+  grad_weight[column] = narrow<w_t>(static_cast<acc_t>(sum));
 }
 
 }  // namespace my_ops
