@@ -86,11 +86,13 @@ __global__ void __launch_bounds__(kWideThreads + kWideExtraThreads, 1)
     share_registers<Trade::computing>();
     const auto owns = [&](int v) { return v * threads + thread < owned.chunks; };
     const auto column_of = [&](int v) { return owned.first + (v * threads + thread) * N; };
-    acc_t weight[kVectors][N] = {};  // zeros where there is no chunk
+    acc_t weight[kVectors][N];  // zeros where there is no chunk; a branch would cost registers
     acc_t grad_weight[kVectors][N] = {};
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
-      if (owns(v)) load_weight<true>(args, column_of(v), weight[v]);
+      load_weight<true>(args, owns(v) ? column_of(v) : 0, weight[v]);
+#pragma unroll
+      for (int j = 0; j < N; ++j) weight[v][j] = owns(v) ? weight[v][j] : acc_t(0);
     }
 
     RowAhead<x_t, kVectors, false> more(
