@@ -2,8 +2,10 @@
 
 Both keep the same codes and block scales and differ in NVFP4's tensor scale: compressed-tensors
 stores what weights are multiplied by, S = 2688 / amax, ModelOpt what codes are, 1 / S. Mixing the
-two up gives silent garbage, so each function says which side it means.
+two up gives silent garbage, so each layout says which side it means.
 """
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,48 +13,44 @@ from torch import Tensor
 from my_ops._fp4_scales import tensor_scales
 
 
-def to_compressed_tensors(q) -> dict[str, Tensor]:
-    """`weight_packed`, `weight_scale` and, for NVFP4, `weight_global_scale` (encode side, S)."""
-    _check_whole_bytes("to_compressed_tensors", q)
-    if q.format == "mxfp4":
-        return {"weight_packed": q.packed, "weight_scale": q.scale_bytes}
-    encode, _ = _scales(q)
-    return {"weight_packed": q.packed, "weight_scale": q.scale, "weight_global_scale": encode}
+class Layout(NamedTuple):
+    """How a checkpoint names the parts of a weight, and its tensor scale, which MXFP4 has not."""
+
+    name: str
+    packed: str
+    tensor_scale: str
+    side: int  # of the tensor scale: 0 encode, S; 1 decode, 1 / S
+    shape: tuple[int, ...]  # of its one element
+    scale: str = "weight_scale"
 
 
-def from_compressed_tensors(tensors: dict[str, Tensor]):
-    """packed, scale bytes, amax, format."""
-    packed, scale = tensors["weight_packed"], tensors["weight_scale"]
-    if "weight_global_scale" not in tensors:
-        return packed, scale.view(torch.uint8), None, "mxfp4"
-    amax = _amax_with(tensors["weight_global_scale"], side=0)
-    return packed, scale.view(torch.uint8), amax, "nvfp4"
+COMPRESSED_TENSORS = Layout(
+    "compressed_tensors", "weight_packed", "weight_global_scale", side=0, shape=(1,)
+)
+MODELOPT = Layout("modelopt", "weight", "weight_scale_2", side=1, shape=())
 
 
-def to_modelopt(q) -> dict[str, Tensor]:
-    """`weight`, `weight_scale` and, for NVFP4, `weight_scale_2` (decode side, 1 / S)."""
-    _check_whole_bytes("to_modelopt", q)
-    if q.format == "mxfp4":
-        return {"weight": q.packed, "weight_scale": q.scale_bytes}
-    _, decode = _scales(q)
-    return {"weight": q.packed, "weight_scale": q.scale, "weight_scale_2": decode.reshape(())}
-
-
-def from_modelopt(tensors: dict[str, Tensor]):
-    """packed, scale bytes, amax, format."""
-    packed, scale = tensors["weight"], tensors["weight_scale"]
-    if "weight_scale_2" not in tensors:
-        return packed, scale.view(torch.uint8), None, "mxfp4"
-    amax = _amax_with(tensors["weight_scale_2"], side=1)
-    return packed, scale.view(torch.uint8), amax, "nvfp4"
-
-
-def _check_whole_bytes(function, q):
+def store(layout: Layout, q) -> dict[str, Tensor]:
+    """The parts of the FP4Tensor `q` under the names of the layout."""
     if q.transposed or q.K % 2:
         raise RuntimeError(
-            f"my_ops.FP4Tensor.{function}: expected rows of an even number of elements, got "
+            f"my_ops.FP4Tensor.to_{layout.name}: expected rows of an even number of elements, got "
             f"{'a transposed tensor' if q.transposed else q.K}"
         )
+    if q.format == "mxfp4":
+        return {layout.packed: q.packed, layout.scale: q.scale_bytes}
+    tensor_scale = _scales(q)[layout.side].reshape(layout.shape)
+    return {layout.packed: q.packed, layout.scale: q.scale, layout.tensor_scale: tensor_scale}
+
+
+def load(layout: Layout, tensors: dict[str, Tensor]):
+    """packed, scale bytes, amax, format, K."""
+    packed, scale_bytes = tensors[layout.packed], tensors[layout.scale].view(torch.uint8)
+    K = 2 * packed.shape[-1]
+    if layout.tensor_scale not in tensors:
+        return packed, scale_bytes, None, "mxfp4", K
+    amax = _amax_with(tensors[layout.tensor_scale], layout.side)
+    return packed, scale_bytes, amax, "nvfp4", K
 
 
 def _scales(q):

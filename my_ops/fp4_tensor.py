@@ -111,30 +111,28 @@ class FP4Tensor(Tensor):
 
         Its ``weight_global_scale`` (NVFP4) is on the encode side: 2688 / amax.
         """
-        return _fp4_exchange.to_compressed_tensors(self)
+        return _fp4_exchange.store(_fp4_exchange.COMPRESSED_TENSORS, self)
 
     @classmethod
     def from_compressed_tensors(
         cls, tensors: dict[str, Tensor], dtype: torch.dtype = torch.bfloat16
     ) -> FP4Tensor:
         """The weight of which ``tensors`` holds what :meth:`to_compressed_tensors` returns."""
-        packed, scale_bytes, amax, format = _fp4_exchange.from_compressed_tensors(tensors)
-        return cls(packed, scale_bytes, amax, format, 2 * packed.shape[-1], dtype)
+        return cls(*_fp4_exchange.load(_fp4_exchange.COMPRESSED_TENSORS, tensors), dtype)
 
     def to_modelopt(self) -> dict[str, Tensor]:
         """What ModelOpt (TensorRT-LLM) stores for a weight.
 
         Its ``weight_scale_2`` (NVFP4) is on the decode side: amax / 2688.
         """
-        return _fp4_exchange.to_modelopt(self)
+        return _fp4_exchange.store(_fp4_exchange.MODELOPT, self)
 
     @classmethod
     def from_modelopt(
         cls, tensors: dict[str, Tensor], dtype: torch.dtype = torch.bfloat16
     ) -> FP4Tensor:
         """The weight of which ``tensors`` holds what :meth:`to_modelopt` returns."""
-        packed, scale_bytes, amax, format = _fp4_exchange.from_modelopt(tensors)
-        return cls(packed, scale_bytes, amax, format, 2 * packed.shape[-1], dtype)
+        return cls(*_fp4_exchange.load(_fp4_exchange.MODELOPT, tensors), dtype)
 
     def __repr__(self, *, tensor_contents=None) -> str:
         gradient = ", requires_grad=True" if self.requires_grad else ""

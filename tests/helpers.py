@@ -1,9 +1,11 @@
-"""What the tests of several operators share: error messages, streams, graphs, synchronization."""
+"""What the tests of several operators share: messages, streams, graphs, synchronization, FP4."""
 
 import contextlib
 
 import pytest
 import torch
+
+import my_ops
 
 
 def message(function, *arguments, error=RuntimeError, **options):
@@ -43,3 +45,20 @@ def check_stream_and_graph(step, x):
         x.normal_()
         graph.replay()
         assert torch.equal(captured, step())
+
+
+def assert_same_bytes(a, b):
+    """The same FP4: format, shape, codes and scales."""
+    assert (a.format, a.shape, a.dtype) == (b.format, b.shape, b.dtype)
+    assert torch.equal(a.packed, b.packed)
+    assert torch.equal(a.scale_bytes, b.scale_bytes)
+    assert (a.amax is None) == (b.amax is None)
+    assert a.amax is None or torch.equal(a.amax, b.amax)
+
+
+def assert_same_tensor(a, b):
+    """The same FP4 as a tensor: class and flags, too."""
+    assert isinstance(a, my_ops.FP4Tensor)
+    assert (a.transposed, a.requires_grad) == (b.transposed, b.requires_grad)
+    assert isinstance(a, torch.nn.Parameter) == isinstance(b, torch.nn.Parameter)
+    assert_same_bytes(a, b)

@@ -6,20 +6,12 @@ The bytes themselves are the matter of test_fp4_bits.py and test_fp4_vectors.py.
 import pytest
 import torch
 from fp4_reference import BLOCK, DTYPES, FORMATS
-from helpers import check_stream_and_graph, message, no_synchronization
+from helpers import assert_same_bytes, check_stream_and_graph, message, no_synchronization
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.library import opcheck
 
 import my_ops
-
-
-def assert_same_bytes(a, b):
-    assert (a.format, a.shape, a.dtype) == (b.format, b.shape, b.dtype)
-    assert torch.equal(a.packed, b.packed)
-    assert torch.equal(a.scale_bytes, b.scale_bytes)
-    assert (a.amax is None) == (b.amax is None)
-    assert a.amax is None or torch.equal(a.amax, b.amax)
 
 
 def layouts(device, dtype):

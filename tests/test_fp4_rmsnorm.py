@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from helpers import assert_same_bytes
 from torch.library import opcheck
 
 import my_ops
@@ -15,14 +16,6 @@ RECIPES = [
     ("mxfp4", {}),
     ("mxfp4", {"scale_mode": "rceil"}),
 ]
-
-
-def assert_same(q, expected):
-    assert (q.shape, q.dtype, q.format) == (expected.shape, expected.dtype, expected.format)
-    assert torch.equal(q.scale_bytes, expected.scale_bytes)
-    assert torch.equal(q.packed, expected.packed)
-    assert (q.amax is None) == (expected.amax is None)
-    assert q.amax is None or torch.equal(q.amax, expected.amax)
 
 
 def two_calls(x, weight, eps, format, weight_offset, options):
@@ -40,7 +33,7 @@ def test_same_bytes_as_two_calls(device, H, format, options, dtype):
         weight = torch.randn(H, device=device).to(weight_dtype)
         for w, offset in ((weight, 0.0), (weight, 1.0), (None, 0.0)):
             q = my_ops.rmsnorm_fp4_quantize(x, w, 1e-5, format, weight_offset=offset, **options)
-            assert_same(q, two_calls(x, w, 1e-5, format, offset, options))
+            assert_same_bytes(q, two_calls(x, w, 1e-5, format, offset, options))
 
 
 def test_many_rows_and_layouts(device):
@@ -49,9 +42,9 @@ def test_many_rows_and_layouts(device):
     wide = torch.randn(3001, 2560, device=device).bfloat16()
     for x in (wide[:, :2048], wide[:, 8:2056], wide[:, 1:2049], wide[::3, :2048].contiguous()):
         q = my_ops.rmsnorm_fp4_quantize(x, weight, amax=6.0)
-        assert_same(q, two_calls(x, weight, 1e-6, "nvfp4", 0.0, {"amax": 6.0}))
+        assert_same_bytes(q, two_calls(x, weight, 1e-6, "nvfp4", 0.0, {"amax": 6.0}))
     x = wide[:12, :2048].reshape(3, 4, 2048).transpose(0, 1)
-    assert_same(
+    assert_same_bytes(
         my_ops.rmsnorm_fp4_quantize(x, weight, format="mxfp4"),
         two_calls(x, weight, 1e-6, "mxfp4", 0.0, {}),
     )
@@ -64,7 +57,7 @@ def test_extreme_rows(device, bad):
     x[2, 5] = bad
     for options in ({"amax": 5.0}, {"two_level": False}):
         q = my_ops.rmsnorm_fp4_quantize(x, eps=None, **options)
-        assert_same(q, two_calls(x, None, None, "nvfp4", 0.0, options))
+        assert_same_bytes(q, two_calls(x, None, None, "nvfp4", 0.0, options))
 
 
 @pytest.mark.parametrize("shape", [(0, 2048), (3, 0), (0,), (2, 0, 4096)])
@@ -72,7 +65,7 @@ def test_empty(device, shape):
     x = torch.empty(shape, device=device, dtype=torch.bfloat16)
     for format, options in RECIPES:
         q = my_ops.rmsnorm_fp4_quantize(x, format=format, **options)
-        assert_same(q, two_calls(x, None, 1e-6, format, 0.0, options))
+        assert_same_bytes(q, two_calls(x, None, 1e-6, format, 0.0, options))
 
 
 def test_gradient(device):

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from test_fp4_tensor import assert_same
+from helpers import assert_same_tensor
 from torch.nn import functional as F
 
 import my_ops
@@ -101,7 +101,7 @@ def test_rows_with_the_same_amax_are_written(device):
     q[:2] = q[2:]
     assert torch.equal(q[:2].dequantize(), q[2:].dequantize())
     q[:] = other  # all rows: the amax too
-    assert_same(q, other)
+    assert_same_tensor(q, other)
     if device == "cpu":  # comparing values on CUDA would synchronize
         q[1:2] = fp4_quantize(torch.ones(1, 48), amax=q.amax)
         assert q[1].dequantize().eq(q[1].dequantize()[0]).all()

@@ -8,6 +8,7 @@ import pickle
 import pytest
 import torch
 from fp4_reference import FORMATS
+from helpers import assert_same_tensor
 from torch import nn
 from torch.nn import functional as F
 
@@ -18,18 +19,6 @@ import my_ops
 def q(request, device):
     x = torch.randn(6, 40, device=device, dtype=torch.bfloat16)
     return my_ops.fp4_quantize(x, request.param)
-
-
-def assert_same(a, b):
-    """The same class, metadata and bytes."""
-    assert isinstance(a, my_ops.FP4Tensor)
-    names = "format", "shape", "dtype", "transposed", "requires_grad"
-    assert [getattr(a, n) for n in names] == [getattr(b, n) for n in names]
-    assert isinstance(a, nn.Parameter) == isinstance(b, nn.Parameter)
-    assert torch.equal(a.packed, b.packed)
-    assert torch.equal(a.scale_bytes, b.scale_bytes)
-    assert (a.amax is None) == (b.amax is None)
-    assert a.amax is None or a.amax.item() == b.amax.item()
 
 
 def module_with(q):
@@ -67,7 +56,7 @@ def test_transposing_flips_a_flag(q):
         assert t.packed.data_ptr() == q.packed.data_ptr()
         assert torch.equal(t.dequantize(), y.t())
         assert torch.equal(t + 0, y.t())
-    assert_same(q.t().t(), q)
+    assert_same_tensor(q.t().t(), q)
     x = torch.randn(2, 3, 32, device=q.device)
     batch = my_ops.fp4_quantize(x, q.format)
     assert torch.equal(batch.mT.dequantize(), batch.dequantize().mT)
@@ -139,15 +128,15 @@ def test_what_would_change_or_alias_part_of_a_block_is_refused(q):
 
 def test_copies(q):
     for same in (q.detach(), q.clone(), copy.copy(q), copy.deepcopy(q), q.to(q.device), q.data):
-        assert_same(same, q)
+        assert_same_tensor(same, q)
     for fresh in (q.clone(), copy.deepcopy(q), pickle.loads(pickle.dumps(q))):
         assert fresh.packed.data_ptr() != q.packed.data_ptr()
-    assert_same(pickle.loads(pickle.dumps(q.t())), q.t())
+    assert_same_tensor(pickle.loads(pickle.dumps(q.t())), q.t())
     parameter = nn.Parameter(q, requires_grad=False)
-    assert_same(copy.deepcopy(parameter), parameter)
-    assert_same(pickle.loads(pickle.dumps(parameter)), parameter)
+    assert_same_tensor(copy.deepcopy(parameter), parameter)
+    assert_same_tensor(pickle.loads(pickle.dumps(parameter)), parameter)
     other = my_ops.fp4_quantize(torch.randn(6, 40, device=q.device).bfloat16(), q.format)
-    assert_same(other.copy_(q), q)
+    assert_same_tensor(other.copy_(q), q)
     memo_pair = copy.deepcopy([q, q])
     assert memo_pair[0] is memo_pair[1]
 
@@ -166,7 +155,7 @@ def test_save_and_load(q):
     file.seek(0)
     loaded = torch.load(file, weights_only=True)
     for name in stored:
-        assert_same(loaded[name], stored[name])
+        assert_same_tensor(loaded[name], stored[name])
     file.seek(0)
     assert torch.load(file, weights_only=True, map_location="cpu")["q"].device.type == "cpu"
 
@@ -174,7 +163,7 @@ def test_save_and_load(q):
 def test_state_dict(q):
     module = module_with(q)
     state = module.state_dict()
-    assert_same(state["weight"], q)
+    assert_same_tensor(state["weight"], q)
     for assign in (False, True):
         other = module_with(my_ops.fp4_quantize(torch.randn_like(q.dequantize()), q.format))
         result = other.load_state_dict(state, assign=assign)
@@ -230,8 +219,8 @@ def test_inference_mode(q):
     expected = F.linear(x.float(), q.dequantize(torch.float32)).to(x.dtype)
     with torch.inference_mode():
         torch.testing.assert_close(F.linear(x, q), expected)
-        assert_same(q.t().t(), q)
-        assert_same(q.to(q.device).clone(), q)
+        assert_same_tensor(q.t().t(), q)
+        assert_same_tensor(q.to(q.device).clone(), q)
         assert q.float().dtype == torch.float32
         assert my_ops.fp4_quantize(x, q.format)[1].t().dequantize().shape == (40, 3)
 
@@ -248,7 +237,7 @@ def test_compile(q):
         x = torch.randn(2, 40, device=q.device, dtype=q.dtype, requires_grad=True)
         got, expected = compiled(x, w), step(x, w)
         torch.testing.assert_close(got[:3], expected[:3])
-        assert_same(got[3], expected[3])
+        assert_same_tensor(got[3], expected[3])
         assert got[4] == expected[4]
         grads = [torch.autograd.grad(y[0].sum(), x)[0] for y in (got, expected)]
         torch.testing.assert_close(*grads)
@@ -284,6 +273,6 @@ def test_moving_between_devices():
     moved = q.to("cuda")
     assert moved.device.type == moved.packed.device.type == moved.amax.device.type == "cuda"
     assert torch.equal(moved.dequantize().cpu(), q.dequantize())
-    assert_same(moved.cpu(), q)
+    assert_same_tensor(moved.cpu(), q)
     module = module_with(q).cuda()
     assert module(torch.randn(2, 40, device="cuda")).shape == (2, 6)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from my_ops._fp4_handlers import DTYPES
 from my_ops.fp4_tensor import BLOCK_SIZE
-from my_ops.ops._function import check, forward_mode_is_active
+from my_ops.ops._function import check, check_device, check_sizes, forward_mode_is_active
 
 DTYPE_NAMES = {dtype: str(dtype).removeprefix("torch.") for dtype in DTYPES}
 SCALE_MODES = "floor", "rceil", "ceil", "even"
@@ -80,16 +80,7 @@ def check_name(op: str, argument: str, name: str, names) -> None:
 
 
 def check_shape(op: str, argument: str, tensor: Tensor, shape) -> None:
-    expected = f"the shape {list(shape)}"
-    check(tensor.dim() == len(shape), op, argument, expected, list(tensor.shape))
-    for own, wanted in zip(tensor.shape, shape, strict=True):
-        check(own == wanted, op, argument, expected, list(tensor.shape))
-
-
-def check_device(op: str, argument: str, tensor: Tensor, like_name: str, like: Tensor) -> None:
-    """Without it, a tensor on "meta" beside one with memory gives memory never written."""
-    expected = f"the device of {like_name} ({like.device})"
-    check(tensor.device == like.device, op, argument, expected, tensor.device)
+    check_sizes(op, argument, list(tensor.shape), shape, f"the shape {list(shape)}")
 
 
 def check_dense(op: str, argument: str, x: Tensor, like_name: str, like: Tensor) -> None:

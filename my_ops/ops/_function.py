@@ -102,26 +102,30 @@ def check(condition, op: str, argument: str, expected: str, got) -> None:
         torch._check(condition, lambda: f"my_ops.{op}: {argument}: expected {expected}, got {got}")
 
 
-def check_like(op, argument, tensor, like_name, like, *, dtype=True, shape=True) -> None:
-    """For a fake: `tensor`, if there is one, is on the device of `like`, and so on.
+def check_device(op: str, argument: str, tensor: Tensor, like_name: str, like: Tensor) -> None:
+    """For a fake: else a tensor on "meta" beside one with memory gives memory never written."""
+    expected = f"the device of {like_name} ({like.device})"
+    check(tensor.device == like.device, op, argument, expected, tensor.device)
 
-    Without it, a tensor on "meta" beside one with memory would return memory never written.
-    """
+
+def check_sizes(op: str, argument: str, own, wanted, expected: str) -> None:
+    """For a fake: two shapes, of sizes that can be symbolic."""
+    check(len(own) == len(wanted), op, argument, expected, own)
+    for size, wanted_size in zip(own, wanted, strict=True):
+        check(size == wanted_size, op, argument, expected, own)
+
+
+def check_like(op, argument, tensor, like_name, like, *, dtype=True, shape=True) -> None:
+    """For a fake: `tensor`, if there is one, has the device, dtype and shape of `like`."""
     if tensor is None:
         return
-    for name in ["device"] + ["dtype"] * dtype + ["shape"] * shape:
-        own, wanted = getattr(tensor, name), getattr(like, name)
-        fits = len(own) == len(wanted) if name == "shape" else own == wanted
-        check(fits, op, argument, f"the {name} of {like_name} ({wanted})", own)
+    check_device(op, argument, tensor, like_name, like)
+    if dtype:
+        expected = f"the dtype of {like_name} ({like.dtype})"
+        check(tensor.dtype == like.dtype, op, argument, expected, tensor.dtype)
     if shape:
-        for own, wanted in zip(tensor.shape, like.shape, strict=True):
-            check(
-                own == wanted,
-                op,
-                argument,
-                f"the shape of {like_name} ({like.shape})",
-                tensor.shape,
-            )
+        expected = f"the shape of {like_name} ({like.shape})"
+        check_sizes(op, argument, tensor.shape, like.shape, expected)
 
 
 def batch_first(info, in_dims, *tensors: Tensor | None) -> list[Tensor | None]:

@@ -10,7 +10,6 @@ from my_ops.ops._fp4_checks import (
     DTYPE_NAMES,
     check_columns,
     check_dense,
-    check_device,
     check_format,
     check_matrix,
     check_name,
@@ -19,7 +18,13 @@ from my_ops.ops._fp4_checks import (
     check_tensor,
     raise_expected,
 )
-from my_ops.ops._function import check, fast_apply, needs_function, raw_operator
+from my_ops.ops._function import (
+    check,
+    check_device,
+    fast_apply,
+    needs_function,
+    raw_operator,
+)
 
 _amax = raw_operator("fp4_amax")
 _quantize = raw_operator("fp4_quantize")
