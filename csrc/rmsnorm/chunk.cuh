@@ -133,19 +133,6 @@ __device__ __forceinline__ Vec<scalar_t, N> load_chunk(const scalar_t* row, int6
   }
 }
 
-template <bool kAligned, int N, typename scalar_t>
-__device__ __forceinline__ void store_chunk(scalar_t* row, int64_t column, int64_t H,
-                                            const Vec<scalar_t, N>& chunk) {
-  if constexpr (kAligned) {
-    *reinterpret_cast<Vec<scalar_t, N>*>(row + column) = chunk;
-  } else {
-#pragma unroll
-    for (int j = 0; j < N; ++j) {
-      if (column + j < H) row[column + j] = chunk.elements[j];
-    }
-  }
-}
-
 // Makes the compiler read `chunk` anew. Without it, it keeps the widened values of 16-bit chunks
 // from one use to the next: twice the registers, half the rows in flight, and spills.
 template <typename scalar_t, int N>

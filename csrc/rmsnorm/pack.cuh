@@ -144,25 +144,6 @@ __device__ __forceinline__ Pack pack_of_lane(const Pack& pack, int lane) {
   return {word_of_lane(pack.x), word_of_lane(pack.y), word_of_lane(pack.z), word_of_lane(pack.w)};
 }
 
-template <typename scalar_t>
-__device__ __forceinline__ unsigned misalignment_bytes(const scalar_t* address) {
-  return static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(address) % kChunkBytes);
-}
-
-// The elements of the pack at `address`, which is aligned, that lie in [begin, end); else zeros.
-template <typename scalar_t>
-__device__ __forceinline__ Pack load_pack_within(const scalar_t* address, const scalar_t* begin,
-                                                 const scalar_t* end) {
-  constexpr int N = kChunkElements<scalar_t>;
-  if (address >= begin && address + N <= end) return *reinterpret_cast<const Pack*>(address);
-  Vec<scalar_t, N> chunk = {};
-#pragma unroll
-  for (int j = 0; j < N; ++j) {
-    if (address + j >= begin && address + j < end) chunk.elements[j] = address[j];
-  }
-  return *reinterpret_cast<const Pack*>(&chunk);
-}
-
 // `pack` with zeros from element `count` on.
 template <typename scalar_t>
 __device__ __forceinline__ Pack first_elements(const Pack& pack, int count) {
