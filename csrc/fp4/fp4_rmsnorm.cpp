@@ -21,7 +21,7 @@ std::tuple<at::Tensor, at::Tensor> rmsnorm_fp4_quantize(
   check_fp4_dtype(kOp, "x", x);
   MY_OPS_CHECK(x.dim() > 0, kOp, "x", "at least one dimension", "a tensor without dimensions");
   if (weight) check_weight(kOp, *weight, x);
-  const auto norm = checked_options(kOp, eps, weight_offset, x.scalar_type());
+  [[maybe_unused]] const auto norm = checked_options(kOp, eps, weight_offset, x.scalar_type());
   Fp4QuantizeOptions options = {};
   options.format = fp4_format_named(kOp, format);
   options.scale_mode = fp4_scale_mode_named(kOp, scale_mode, options.format);
