@@ -1,6 +1,7 @@
 # make demo     train a small model with my_ops and plot its loss    (installs and builds first)
 # make test     build and run the whole test suite
 # make build    .venv with torch, a CUDA compiler if none is found, and my_ops built in place
+# make docs     the guide and the reference, as HTML in out/docs
 # make sanitize run every CUDA kernel under compute-sanitizer            (needs a GPU)
 # make check    formatters and linters, without writing; make format writes
 # make clean    remove what was built; .venv stays
@@ -25,7 +26,7 @@ pip := $(python) -m pip --disable-pip-version-check
 sources := $(sort $(shell find csrc -type f)) setup.py pyproject.toml tools/cuda_toolchain.py
 c_sources := $(filter %.h %.cuh %.cpp %.cu,$(sources))
 
-.PHONY: demo test build sanitize check format clean always
+.PHONY: demo test build docs sanitize check format clean always
 
 demo: build
 	$(python) examples/train_tiny_lm.py
@@ -54,7 +55,7 @@ torch_version = $(python) -c "import importlib.metadata as m; print(m.version('t
 # Each step leaves a stamp, so that a second run skips it.
 $(VENV)/my_ops_tools.installed: build/choices pyproject.toml
 	@echo "[2/3] Build and test tools, and nvcc where there is none"
-	@$(pip) install -q $$($(python) tools/extras.py build test examples dev)
+	@$(pip) install -q $$($(python) tools/extras.py build test examples dev docs)
 	@test "$(MY_OPS_CUDA)" = 0 || $(python) tools/cuda_toolchain.py --install
 	@touch $@
 
@@ -64,6 +65,10 @@ build/my_ops.built: $(VENV)/my_ops_tools.installed $(sources)
 	@PATH="$(abspath $(VENV))/bin:$$PATH" $(python) -u setup.py build_ext --inplace 2>&1 \
 	  | sed -u -E 's/^(\[[0-9]+\/[0-9]+\]) .* -c .*(csrc\/[^ ]+\.(cpp|cu)).*/\1 \2/'
 	@touch $@
+
+docs: build
+	$(python) -m sphinx -qW --keep-going -b html docs out/docs
+	@echo "out/docs/index.html"
 
 sanitize: build
 	@command -v compute-sanitizer > /dev/null || { \

@@ -109,7 +109,8 @@ class FP4Tensor(Tensor):
     def to_compressed_tensors(self) -> dict[str, Tensor]:
         """What compressed-tensors (vLLM) stores for a weight: nvfp4- or mxfp4-pack-quantized.
 
-        Its ``weight_global_scale`` (NVFP4) is on the encode side: 2688 / amax.
+        Its ``weight_global_scale`` (NVFP4) is on the encode side: 2688 / amax. RuntimeError for
+        rows of an odd number of elements, and for a transposed tensor.
         """
         return _fp4_exchange.store(_fp4_exchange.COMPRESSED_TENSORS, self)
 

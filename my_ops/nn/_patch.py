@@ -64,6 +64,7 @@ def patch(
 
     Raises:
         ValueError: for another ``linear``, or a ``model`` that is patched already.
+        RuntimeError: for another ``format``.
     """
     if linear not in (None, "fp4"):
         raise ValueError(f"my_ops.nn.patch: linear: expected None or 'fp4', got {linear!r}")
@@ -104,6 +105,9 @@ def unpatch(model: nn.Module) -> None:
 
     A norm keeps its parameter, with all training that it had since; a linear has the weight that it
     had before it was quantized, on the device where the quantized one is now.
+
+    Args:
+        model: what :func:`patch` was called with.
 
     Raises:
         ValueError: for a model that is not patched, or whose linears were not kept.

@@ -22,6 +22,9 @@ def flatten_state_dict(
     becomes ``name.packed``, ``name.scale_bytes`` and, in NVFP4 with two
     levels, ``name.amax``; ``metadata`` says how they belong together.
 
+    Args:
+        state_dict: of a module, or any mapping of names to tensors.
+
     Returns:
         The tensors, contiguous, none an FP4Tensor; and metadata, strings to strings.
     """
@@ -46,6 +49,13 @@ def unflatten_state_dict(
     tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
 ) -> dict[str, Tensor]:
     """Puts together what :func:`flatten_state_dict` took apart.
+
+    Args:
+        tensors: what a file holds.
+        metadata: what the file says of itself (``safe_open(path, "pt").metadata()``).
+
+    Returns:
+        A dict for ``load_state_dict``, its FP4 weights as :class:`my_ops.FP4Tensor`.
 
     Raises:
         ValueError: where a tensor that the metadata names is missing.

@@ -18,8 +18,15 @@ class FP4Linear(torch.nn.Module):
     nn.Linear, whose weight it quantizes.
 
     Args:
-        in_features, out_features, bias, device, dtype: those of nn.Linear.
+        in_features, out_features, bias, device, dtype: those of nn.Linear; dtype is float32,
+            float16 or bfloat16.
         format: ``"nvfp4"`` or ``"mxfp4"``.
+
+    Called with ``[..., in_features]`` it returns ``[..., out_features]`` as
+    :func:`my_ops.fp4_linear` does, which raises what does not fit.
+
+    Raises:
+        RuntimeError: for another ``format`` or ``dtype``.
     """
 
     def __init__(
@@ -38,7 +45,11 @@ class FP4Linear(torch.nn.Module):
 
     @classmethod
     def from_linear(cls, linear: torch.nn.Linear, format: str = "nvfp4") -> "FP4Linear":
-        """A layer with the quantized weight of ``linear`` and its own bias parameter."""
+        """A layer with the quantized weight of ``linear`` and its own bias parameter.
+
+        Raises:
+            RuntimeError: for another ``format``, module, or dtype of its weight.
+        """
         check_format("nn.FP4Linear.from_linear", format)
         module = cls.__new__(cls)
         torch.nn.Module.__init__(module)

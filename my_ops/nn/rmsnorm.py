@@ -25,6 +25,12 @@ class RMSNorm(torch.nn.Module):
         elementwise_affine: False leaves the weight out.
         weight_offset, cast_order, out_dtype: see :func:`my_ops.rmsnorm`. The weight starts at
             ``1 - weight_offset``.
+
+    Called with ``[..., dim]`` it returns what :func:`my_ops.rmsnorm` returns, and raises what it
+    raises.
+
+    Raises:
+        ValueError: for a ``dim`` of more than one size.
     """
 
     def __init__(

@@ -66,7 +66,8 @@ def fp4_quantize(
     Raises:
         RuntimeError: for another dtype, device, name or ``amax``; the message names the argument.
 
-    The gradient is straight-through.
+    The gradient is straight-through. NVFP4 is that of NVIDIA, "Pretraining Large Language Models
+    with NVFP4", 2025; MXFP4 that of the OCP Microscaling Formats (MX) Specification 1.0, 2023.
     """
     check_format("fp4_quantize", format)
     if ste not in _FUNCTIONS:

@@ -31,7 +31,7 @@ def fp4_linear(x: Tensor, weight: FP4Tensor, bias: Tensor | None = None) -> Tens
         there, rounded once.
 
     Raises:
-        RuntimeError: for another dtype, device or shape; the message names the argument.
+        RuntimeError: for another type, dtype, device or shape; the message names the argument.
 
     ``x`` and ``bias`` have gradients, of any order. ``weight`` has one where it came from a tensor
     that needs it, straight through the quantization: ``grad.T @ x``.

@@ -11,7 +11,7 @@ from my_ops.ops.fp4 import fp4_quantize
 
 
 class FP4Report(NamedTuple):
-    """Shares lie in 0 to 1.
+    """What :func:`my_ops.fp4_report` returns. Shares lie in 0 to 1.
 
     Attributes:
         zero_codes: elements that are not zero and become zero.
@@ -31,7 +31,16 @@ def fp4_report(x: Tensor, format: str = "nvfp4", **options) -> FP4Report:
     """Quantizes ``x`` and counts what is lost. It waits for the device: a tool, not for training.
 
     Args:
-        x: as :func:`my_ops.fp4_quantize` takes it; its ``options`` too, except ``axis``.
+        x: as :func:`my_ops.fp4_quantize` takes it.
+        format: ``"nvfp4"`` or ``"mxfp4"``.
+        options: the other arguments of ``fp4_quantize``, except ``axis``.
+
+    Returns:
+        An :class:`~my_ops.ops.fp4_report.FP4Report`, four numbers: shares of elements
+        and of blocks, and decibels.
+
+    Raises:
+        RuntimeError: what ``fp4_quantize`` raises.
 
     Example:
         >>> my_ops.fp4_report(layer.weight).sqnr_db

@@ -17,7 +17,10 @@ def fp4_swizzle_scales(scale: Tensor) -> Tensor:
     Returns:
         ``[ceil(R / 128) * 128 * ceil(C / 4) * 4]``, dense, of the same dtype; what pads R and C is
         zero. The scale of (r, c) lies at ``512 * (r // 128 * ceil(C / 4) + c // 4) + 16 * (r % 32)
-        + 4 * (r % 128 // 32) + c % 4``.
+        + 4 * (r % 128 // 32) + c % 4``: the "1D block scaling factors layout" of cuBLAS's manual.
+
+    Raises:
+        RuntimeError: for another dtype or number of dimensions.
     """
     scale = _checked("fp4_swizzle_scales", scale)
     rows, columns = scale.shape
@@ -28,7 +31,18 @@ def fp4_swizzle_scales(scale: Tensor) -> Tensor:
 
 
 def fp4_unswizzle_scales(swizzled: Tensor, rows: int, columns: int) -> Tensor:
-    """The ``[rows, columns]`` block scales of :func:`fp4_swizzle_scales`, without the padding."""
+    """The inverse of :func:`fp4_swizzle_scales`.
+
+    Args:
+        swizzled: what it returned, in any shape.
+        rows, columns: R and C of the scales that it was given.
+
+    Returns:
+        The scales ``[rows, columns]``, without the padding, of the same dtype.
+
+    Raises:
+        RuntimeError: for another dtype, or a number of scales that is not that of R and C.
+    """
     expected = _up(rows, 128) * _up(columns, 4)
     if swizzled.dtype not in _DTYPES or swizzled.numel() != expected:
         raise RuntimeError(

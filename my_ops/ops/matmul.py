@@ -54,7 +54,17 @@ def matmul(
             workspace: 6, 4 and 6 bytes for each element of the operands.
         backward_precision: that of the gradients; the same by default.
 
-    K = 0 gives zeros.
+    Returns:
+        A new contiguous tensor ``[..., M, N]`` of the dtype of ``a``; zeros where K is 0.
+
+    Raises:
+        RuntimeError: for another precision, dtype, device or shape; the message names the argument.
+
+    The gradients, ``grad @ b.T`` and ``a.T @ grad``, can be differentiated again. Splitting into
+    bfloat16: Henry, Tang and Heinecke, "Leveraging the bfloat16 Artificial Intelligence Datatype
+    For Higher-Precision Computations", 2019; into float16: Ootomo and Yokota, "Recovering single
+    precision accuracy from Tensor Cores while surpassing the FP32 theoretical peak performance",
+    2022.
     """
     if backward_precision is None:
         backward_precision = precision

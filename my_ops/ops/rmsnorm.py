@@ -99,6 +99,8 @@ def add_rmsnorm(
 
     Raises:
         RuntimeError, ValueError, TypeError: as :func:`rmsnorm`.
+
+    Both results have gradients, of any order; ``x`` and ``residual`` receive the same one.
     """
     options = _options("add_rmsnorm", eps, weight_offset, cast_order, out_dtype)
     if needs_function(x, residual, weight):

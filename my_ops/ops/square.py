@@ -44,6 +44,13 @@ def square_(x: Tensor) -> Tensor:
     Args:
         x: as in :func:`square` but not bool; memory that is written to more than once is refused.
 
+    Returns:
+        ``x`` itself.
+
+    Raises:
+        RuntimeError: for another dtype, device or layout, for an expanded ``x``, and for a leaf
+            that needs a gradient; nothing is written then.
+
     Where a gradient is recorded this costs two copies of ``x``, since autograd needs the old one.
     """
     if needs_function(x):
