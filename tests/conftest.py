@@ -1,7 +1,18 @@
-"""Fixtures of all tests: the device, a fixed seed, quiet compilation."""
+"""Fixtures of all tests: the device, a fixed seed, quiet compilation; profiles of hypothesis."""
+
+import os
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
+
+# "quick" draws the same examples in every run, so that what it finds is due to a change; "long" is
+# for `make fuzz`, which draws others each time.
+settings.register_profile("quick", max_examples=60, deadline=None, derandomize=True)
+settings.register_profile(
+    "long", max_examples=3000, deadline=None, suppress_health_check=list(HealthCheck)
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])

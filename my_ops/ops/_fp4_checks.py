@@ -1,6 +1,7 @@
 """The checks of the FP4 operators in Python: of names and types, and what their fakes check."""
 
 import numbers
+import operator
 from functools import partial
 
 import torch
@@ -30,6 +31,20 @@ def check_tensor(op: str, argument: str, x) -> None:
         raise_expected(op, argument, "a tensor", type(x).__name__)
     if x.dtype not in DTYPES:
         raise_expected(op, argument, "float32, float16 or bfloat16", x.dtype)
+
+
+def is_first_axis(axis, dims: int) -> bool:
+    """Whether fp4_quantize's `axis` is the first of a matrix, else the last of `dims`."""
+    try:
+        axis = operator.index(axis)
+    except TypeError:
+        axis = repr(axis)
+    if axis in (-1, dims - 1):
+        return False
+    if dims == 2 and axis in (0, -2):
+        return True
+    expected = "the last dimension of x, or 0 for a matrix"
+    raise_expected("fp4_quantize", "axis", expected, f"{axis} for {dims} dimensions")
 
 
 def signed_seed(seed) -> int:

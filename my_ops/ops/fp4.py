@@ -15,6 +15,7 @@ from my_ops.ops._fp4_checks import (
     check_packed,
     check_tensor,
     given_amax,
+    is_first_axis,
     raise_expected,
     signed_seed,
 )
@@ -70,7 +71,7 @@ def fp4_quantize(
     with NVFP4", 2025; MXFP4 that of the OCP Microscaling Formats (MX) Specification 1.0, 2023.
     """
     check_format("fp4_quantize", format)
-    if ste not in _FUNCTIONS:
+    if not isinstance(ste, str) or ste not in _FUNCTIONS:
         raise_expected("fp4_quantize", "ste", "'plain' or 'clipped'", repr(ste))
     check_tensor("fp4_quantize", "x", x)
     if x.dim() == 0:
@@ -81,13 +82,8 @@ def fp4_quantize(
             "my_ops.fp4_quantize: x: expected a tensor outside of torch.func transforms, which do "
             "not carry an FP4Tensor, got one inside; my_ops.fp4_matmul(x, ...) works there"
         )
-    transposed = axis not in (-1, x.dim() - 1)
+    transposed = is_first_axis(axis, x.dim())
     if transposed:
-        if x.dim() != 2 or axis not in (0, -2):
-            raise RuntimeError(
-                "my_ops.fp4_quantize: axis: expected the last dimension of x, or 0 for a matrix, "
-                f"got {axis} for {x.dim()} dimensions"
-            )
         x = x.t()
     if amax is not None:
         amax = given_amax(amax, x, format, two_level)
@@ -121,7 +117,10 @@ def fp4_dequantize(q: FP4Tensor, dtype: torch.dtype | None = None) -> Tensor:
         raise RuntimeError(f"my_ops.fp4_dequantize: q: expected an FP4Tensor, got {type(q)}")
     if q.transposed:
         return fp4_dequantize(q.mT, dtype).mT
-    dtype = q.dtype if dtype is None else dtype
+    if dtype is None:
+        dtype = q.dtype
+    elif not isinstance(dtype, torch.dtype):
+        raise_expected("fp4_dequantize", "dtype", "a torch.dtype or None", repr(dtype))
     # Not needs_function: an FP4Tensor is never what a torch.func transform differentiates or maps.
     needed = torch.is_grad_enabled() and q.requires_grad
     dequantized = FP4DequantizeFunction.apply if needed else _dequantized
@@ -206,8 +205,9 @@ def _(x):
 
 
 @torch.library.register_fake("my_ops::fp4_quantize")
-def _(x, amax, format, scale_mode, rounding, seed, block2d=False):
-    op = "fp4_quantize"
+def quantize_fake(
+    x, amax, format, scale_mode, rounding, seed, block2d=False, op="fp4_quantize"
+):  # fmt: skip
     _check_x(op, x)
     check_name(op, "format", format, BLOCK_SIZE)
     check_name(op, "scale_mode", scale_mode, SCALE_MODES)

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from my_ops._fp4_scales import BLOCK_SIZE, scaled_magnitudes
+from my_ops.ops._fp4_checks import check_tensor
 from my_ops.ops.fp4 import fp4_quantize
 
 
@@ -45,6 +46,7 @@ def fp4_report(x: Tensor, format: str = "nvfp4", **options) -> FP4Report:
     Example:
         >>> my_ops.fp4_report(layer.weight).sqnr_db
     """
+    check_tensor("fp4_report", "x", x)
     x = x.detach()
     q = fp4_quantize(x, format, **options)
     if x.numel() == 0:

@@ -1,9 +1,12 @@
 """my_ops.fp4_swizzle_scales and fp4_unswizzle_scales: the layout that Blackwell's matmuls read."""
 
+import numbers
+
 import torch
 from torch import Tensor
 
 from my_ops.fp4_tensor import FP4Tensor
+from my_ops.ops._fp4_checks import raise_expected
 
 _DTYPES = (torch.uint8, torch.float8_e4m3fn, torch.float8_e8m0fnu)
 
@@ -43,12 +46,16 @@ def fp4_unswizzle_scales(swizzled: Tensor, rows: int, columns: int) -> Tensor:
     Raises:
         RuntimeError: for another dtype, or a number of scales that is not that of R and C.
     """
-    expected = _up(rows, 128) * _up(columns, 4)
-    if swizzled.dtype not in _DTYPES or swizzled.numel() != expected:
-        raise RuntimeError(
-            f"my_ops.fp4_unswizzle_scales: swizzled: expected {expected} scales of {rows} by "
-            f"{columns} blocks, got {swizzled.numel()} of {swizzled.dtype}"
-        )
+    op = "fp4_unswizzle_scales"
+    for name, size in ("rows", rows), ("columns", columns):
+        if not isinstance(size, numbers.Integral | torch.SymInt) or size < 0:
+            raise_expected(op, name, "a size", repr(size))
+    size = _up(rows, 128) * _up(columns, 4)
+    expected = f"{size} scales, those of {rows} by {columns} blocks"
+    if not isinstance(swizzled, Tensor):
+        raise_expected(op, "swizzled", expected, type(swizzled).__name__)
+    if swizzled.dtype not in _DTYPES or swizzled.numel() != size:
+        raise_expected(op, "swizzled", expected, f"{swizzled.numel()} of {swizzled.dtype}")
     tiles = swizzled.reshape(-1).view(torch.uint8)
     tiles = tiles.reshape(_up(rows, 128) // 128, _up(columns, 4) // 4, 32, 4, 4)
     padded = tiles.permute(0, 3, 2, 1, 4).flatten(-2).flatten(0, 2)
@@ -61,9 +68,9 @@ def _up(size, multiple):
 
 def _checked(function, scale):
     scale = scale.scale if isinstance(scale, FP4Tensor) else scale
+    expected = "a matrix of uint8, float8_e4m3fn or float8_e8m0fnu"
+    if not isinstance(scale, Tensor):
+        raise_expected(function, "scale", expected, type(scale).__name__)
     if scale.dim() != 2 or scale.dtype not in _DTYPES:
-        raise RuntimeError(
-            f"my_ops.{function}: scale: expected a matrix of uint8, float8_e4m3fn or "
-            f"float8_e8m0fnu, got {scale.dim()} dimensions of {scale.dtype}"
-        )
+        raise_expected(function, "scale", expected, f"{scale.dim()} dimensions of {scale.dtype}")
     return scale

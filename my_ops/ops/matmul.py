@@ -68,7 +68,7 @@ def matmul(
     """
     if backward_precision is None:
         backward_precision = precision
-    elif backward_precision not in PRECISIONS:
+    elif not isinstance(backward_precision, str) or backward_precision not in PRECISIONS:
         raise RuntimeError(
             'my_ops.matmul: backward_precision: expected "ieee", "bf16x6", "fp16x3", "tf32" or '
             f'None, got "{backward_precision}"'

@@ -3,10 +3,11 @@
 import torch
 from torch import Tensor
 
-from my_ops.fp4_tensor import BLOCK_SIZE, FP4Tensor
-from my_ops.ops._fp4_checks import blocks, check_format, check_tensor, given_amax
+from my_ops.fp4_tensor import FP4Tensor
+from my_ops.ops._fp4_checks import check_format, check_tensor, given_amax
 from my_ops.ops._function import needs_function
-from my_ops.ops.fp4 import fp4_quantize
+from my_ops.ops._rmsnorm_backward import check_operands
+from my_ops.ops.fp4 import fp4_quantize, quantize_fake
 from my_ops.ops.rmsnorm import rmsnorm
 
 _fused = torch.ops.my_ops.rmsnorm_fp4_quantize.default
@@ -55,6 +56,6 @@ def rmsnorm_fp4_quantize(
 
 @torch.library.register_fake("my_ops::rmsnorm_fp4_quantize")
 def _(x, weight, eps, weight_offset, amax, format, scale_mode):
-    *leading, H = x.shape
-    packed = x.new_empty((*leading, blocks(H, 2)), dtype=torch.uint8)
-    return packed, x.new_empty((*leading, blocks(H, BLOCK_SIZE[format])), dtype=torch.uint8)
+    op = "rmsnorm_fp4_quantize"
+    check_operands(op, x, weight)
+    return quantize_fake(x, amax, format, scale_mode, "nearest", 0, op=op)
