@@ -1,10 +1,12 @@
-"""Fixtures of all tests: the device, a fixed seed, quiet compilation; profiles of hypothesis."""
+"""Fixtures of all tests: the device, two processes, a fixed seed, quiet compilation; profiles of
+hypothesis."""
 
 import os
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+from two_processes import Pair
 
 # "quick" draws the same examples in every run, so that what it finds is due to a change; "long" is
 # for `make fuzz`, which draws others each time.
@@ -19,6 +21,17 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 def device(request):
     """Runs a test on the CPU and, where there is one, on the GPU."""
     return request.param
+
+
+_two_gpus = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+
+
+@pytest.fixture(scope="session", params=["gloo", pytest.param("nccl", marks=_two_gpus)])
+def pair(request):
+    """Two processes on the CPU and, where there are two GPUs, on those: see two_processes.py."""
+    pair = Pair(request.param)
+    yield pair
+    pair.stop(seconds=10)
 
 
 @pytest.fixture(autouse=True)

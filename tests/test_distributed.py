@@ -1,164 +1,234 @@
-"""DTensor sharding rules, FSDP2 and tensor parallelism, on two gloo processes of this machine."""
-
-import importlib
-import os
-import socket
+"""DTensor rules of every operator: gloo on two processes of this machine, NCCL on two GPUs."""
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
+from helpers import assert_same_bytes, message
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from two_processes import on_both
 
 import my_ops
 
-pytestmark = pytest.mark.skipif(
-    not dist.is_available() or not dist.is_gloo_available(), reason="torch without gloo"
-)
+pytestmark = pytest.mark.xdist_group("two processes")  # one worker starts them once
+R, EXACT = Replicate(), {"rtol": 0, "atol": 0}
 
 
-def run(rank, port):
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=2)
-    importlib.import_module("my_ops.distributed")
-    mesh = dist.device_mesh.init_device_mesh("cpu", (2,))
-    for scenario in (dtensor_rules, fsdp, ddp, tensor_parallel):
-        torch.manual_seed(0)  # the same tensors in both processes
-        scenario(mesh)
-    dist.destroy_process_group()
+def distributed(tensor, mesh, placement):
+    if isinstance(tensor, my_ops.FP4Tensor):
+        return my_ops.distributed.distribute_fp4(tensor, mesh, [placement])
+    return distribute_tensor(tensor, mesh, [placement])
 
 
-def test_two_processes():
-    """One start of two processes for all: it takes longer than what they do."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    mp.spawn(run, (port,), nprocs=2)
+def whole(tensor):
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def compare(function, mesh, tensors, placements, out_placement, exact=True):
-    """function of DTensors with these placements against that of whole tensors, and gradients."""
-    from torch.distributed.tensor import distribute_tensor
+def check(function, mesh, tensors, placements, result, *, gradients=None, exact=False):
+    """function of tensors with these placements: its value, its gradients, where they lie.
 
-    whole = [t.clone().requires_grad_() for t in tensors]
-    sharded = [
-        distribute_tensor(t, mesh, [p]).requires_grad_()
-        for t, p in zip(tensors, placements, strict=True)
-    ]
-    expected, actual = function(*whole), function(*sharded)
-    assert actual.placements == (out_placement,), (placements, actual.placements)
-    close = {"rtol": 0, "atol": 0} if exact else {}
-    torch.testing.assert_close(actual.full_tensor(), expected, **close)
+    They are compared with those of whole tensors on one process; `exact` promises the same bits.
+    """
+    tensors = [t.to(mesh.device_type) for t in tensors]
+    trained = [n for n, t in enumerate(tensors) if not isinstance(t, my_ops.FP4Tensor)]
+    alone = [t.clone() for t in tensors]
+    sharded = [distributed(t, mesh, p) for t, p in zip(tensors, placements, strict=True)]
+    for n in trained:
+        alone[n].requires_grad_()
+        sharded[n].requires_grad_()
+    expected, actual = function(*alone), function(*sharded)
+    assert actual.placements == (result,), (placements, actual.placements)
+    torch.testing.assert_close(whole(actual), expected, **(EXACT if exact else {}))
     expected.pow(2).sum().backward()
-    actual.full_tensor().pow(2).sum().backward()
-    for ours, wanted in zip(sharded, whole, strict=True):
-        torch.testing.assert_close(ours.grad.full_tensor(), wanted.grad)
+    whole(actual).pow(2).sum().backward()
+    for n in trained:
+        torch.testing.assert_close(whole(sharded[n].grad), alone[n].grad, rtol=1e-4, atol=1e-4)
+    if gradients is not None:
+        assert [sharded[n].grad.placements for n in trained] == [(p,) for p in gradients]
 
 
-def dtensor_rules(mesh):
-    """Each placement that needs no communication, forward and backward."""
-    from torch.distributed.tensor import Partial, Replicate, Shard
-
-    x, weight, b = torch.randn(4, 6, 8), torch.randn(8), torch.randn(8, 10)
-    replicate, column = Replicate(), Shard(2)
-    for p in (Shard(0), Shard(1), column, replicate):
-        compare(my_ops.square, mesh, [x], [p], p)
-        rows = replicate if p == column else p  # a row has to be whole
-        compare(my_ops.rmsnorm, mesh, [x, weight], [p, replicate], rows)
-        compare(my_ops.rmsnorm, mesh, [x], [p], rows)
-        add = lambda x, r, w: torch.add(*my_ops.add_rmsnorm(x, r, w))  # noqa: E731
-        compare(add, mesh, [x, x.flip(0), weight], [p, p, replicate], rows)
-    for a_place, b_place, out in (
-        (replicate, replicate, replicate),
-        (Shard(0), replicate, Shard(0)),
-        (Shard(1), replicate, Shard(1)),
-        (replicate, Shard(1), column),  # by columns
-        (column, Shard(0), Partial()),  # by rows, as the layer after it is
-    ):
-        compare(my_ops.matmul, mesh, [x, b], [a_place, b_place], out, exact=False)
-
-
-class Block(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norm = my_ops.nn.RMSNorm(16)
-        self.up = torch.nn.Linear(16, 32, bias=False)
-        self.down = my_ops.nn.FP4Linear(32, 16)
-
-    def forward(self, x):
-        return x + self.down(my_ops.square(self.up(self.norm(x))))
-
-
-def network():
-    torch.manual_seed(1)
-    return torch.nn.Sequential(Block(), Block())
-
-
-def train(model, x, steps=3):
-    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], 0.1)
-    losses = []
-    for _ in range(steps):
-        loss = model(x).pow(2).mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.detach())
-    return torch.stack(losses)
-
-
-def fsdp(mesh):
-    """FSDP2 trains as one process does; frozen FP4 weights stay whole on each."""
-    from torch.distributed.fsdp import fully_shard
-
-    x = torch.randn(8, 16)
-    expected = train(network(), x)
-    model = network()
-    frozen = {p for p in model.parameters() if isinstance(p, my_ops.FP4Tensor)}
-    for block in model:
-        fully_shard(block, mesh=mesh, ignored_params=frozen)
-    fully_shard(model, mesh=mesh, ignored_params=frozen)
-    half = x.chunk(2)[mesh.get_local_rank()]
-    losses = train(model, half)
-    dist.all_reduce(losses, dist.ReduceOp.AVG if mesh.device_type == "cuda" else dist.ReduceOp.SUM)
-    torch.testing.assert_close(losses / 2, expected)
-
-
-def ddp(mesh):
-    """DDP trains as one process does."""
-    x = torch.randn(8, 16)
-    expected = train(network(), x)
-    # The first broadcast of the parameters flattens them, which FP4 bytes do not take.
-    model = torch.nn.parallel.DistributedDataParallel(network(), init_sync=False)
-    losses = train(model, x.chunk(2)[mesh.get_local_rank()])
-    dist.all_reduce(losses)
-    torch.testing.assert_close(losses / 2, expected)
-
-
-def tensor_parallel(mesh):
-    """A norm with sharded rows between layers that PyTorch's own styles shard."""
-    from torch.distributed.tensor.parallel import (
-        ColwiseParallel,
-        RowwiseParallel,
-        SequenceParallel,
-        parallelize_module,
+@on_both
+def test_square(mesh):
+    x = torch.randn(4, 6, 8)
+    for p in (R, Shard(0), Shard(1), Shard(2)):
+        for square in (my_ops.square, torch.ops.my_ops.square):
+            check(square, mesh, [x], [p], p, gradients=[p], exact=True)
+        check(lambda x: my_ops.square_(x * 1), mesh, [x], [p], p, gradients=[p], exact=True)
+        frozen = distributed(x.clone().to(mesh.device_type), mesh, p)
+        assert my_ops.square_(frozen) is frozen
+        torch.testing.assert_close(whole(frozen).cpu(), x * x, **EXACT)
+    terms = DTensor.from_local(x.to(mesh.device_type), mesh, [Partial()])
+    assert message(my_ops.square_, terms).startswith(
+        "my_ops.square_: x: expected a replicated or sharded DTensor, got placements (Partial"
     )
 
-    class MLP(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.norm = my_ops.nn.RMSNorm(16)
-            self.up = torch.nn.Linear(16, 32)
-            self.down = torch.nn.Linear(32, 16)
 
-        def forward(self, x):
-            return self.down(my_ops.square(self.up(self.norm(x))))
+@on_both
+def test_rmsnorm(mesh):
+    """With sharded rows the gradient of the weight is a partial sum until somebody reads it."""
 
-    x = torch.randn(8, 16)
-    plain, model = (torch.manual_seed(1) and MLP() for _ in range(2))
-    plan = {
-        "norm": SequenceParallel(sequence_dim=0),
-        "up": ColwiseParallel(input_layouts=dist.tensor.Shard(0)),
-        "down": RowwiseParallel(),
-    }
-    parallelize_module(model, mesh, plan)
-    torch.testing.assert_close(train(model, x), train(plain, x))
+    def add(x, residual, weight):
+        return torch.add(*my_ops.add_rmsnorm(x, residual, weight))
+
+    x, weight = torch.randn(4, 6, 8), torch.randn(8)
+    for p in (R, Shard(0), Shard(1), Shard(2)):
+        rows = R if p == Shard(2) else p  # a row has to be whole
+        summed = R if rows == R else Partial()
+        for rmsnorm in (my_ops.rmsnorm, torch.ops.my_ops.rmsnorm):
+            check(rmsnorm, mesh, [x], [p], rows)
+            check(rmsnorm, mesh, [x, weight], [p, R], rows)
+        check(add, mesh, [x, x.flip(0), weight], [p, p, R], rows, gradients=[rows, rows, summed])
+
+
+@on_both
+def test_matmul(mesh):
+    a, b = torch.randn(4, 6, 8), torch.randn(8, 10)
+    for matmul in (my_ops.matmul, lambda a, b: torch.ops.my_ops.matmul(a, b, "ieee")):
+        check(matmul, mesh, [a, b], [R, R], R)
+        for rows in (Shard(0), Shard(1)):
+            check(matmul, mesh, [a, b], [rows, R], rows, gradients=[rows, Partial()])
+        columns = [R, Shard(1)]
+        check(matmul, mesh, [a, b], columns, Shard(2), gradients=[Partial(), Shard(1)])
+        inner = [Shard(2), Shard(0)]
+        check(matmul, mesh, [a, b], inner, Partial(), gradients=inner)
+
+
+def quantized(x, mesh, placement, **options):
+    return my_ops.fp4_quantize(distributed(x, mesh, placement), **options)
+
+
+@on_both
+def test_fp4_quantize_and_dequantize(mesh):
+    """The bytes are those of the whole tensor, and so are the values."""
+    x = torch.randn(2, 6, 64, device=mesh.device_type)
+    x[1, 4, 50] = 100  # amax lies in one process
+    for format in ("nvfp4", "mxfp4"):
+        expected = my_ops.fp4_quantize(x, format)
+        for p in (R, Shard(0), Shard(1), Shard(2)):
+            q = quantized(x, mesh, p, format=format)
+            assert q.packed.placements == q.scale_bytes.placements == (p,)
+            assert_same_bytes(my_ops.distributed.gather_fp4(q), expected)
+            assert q.dequantize().placements == (p,)
+            assert torch.equal(whole(q.dequantize()), expected.dequantize())
+            again = distributed(expected, mesh, p)
+            assert_same_bytes(my_ops.distributed.gather_fp4(again), expected)
+        through = lambda x: my_ops.fp4_quantize(x, format).dequantize()  # noqa: B023, E731
+        check(through, mesh, [x], [Shard(1)], Shard(1), gradients=[Shard(1)], exact=True)
+    given = quantized(x, mesh, Shard(0), amax=50.0)
+    assert_same_bytes(my_ops.distributed.gather_fp4(given), my_ops.fp4_quantize(x, amax=50.0))
+    transposed = quantized(x[0], mesh, Shard(1), axis=0)
+    assert transposed.transposed
+    expected = my_ops.fp4_quantize(x[0], axis=0)
+    assert torch.equal(whole(transposed.dequantize()), expected.dequantize())
+
+
+@on_both
+def test_fp4_quantize_gathers_with_a_warning(mesh):
+    """Where bits depend on the place in the whole tensor, or a block would be split."""
+    x = torch.randn(32, 48, device=mesh.device_type)
+    for placement, options in (
+        (Shard(1), {}),  # 24 elements each
+        (Shard(0), {"rounding": "stochastic", "seed": 3}),
+        (Shard(0), {"block2d": True}),
+    ):
+        with pytest.warns(UserWarning, match="my_ops.fp4_quantize: x: expected a sharding that"):
+            q = quantized(x, mesh, placement, **options)
+        assert q.packed.placements == (R,)
+        assert_same_bytes(my_ops.distributed.gather_fp4(q), my_ops.fp4_quantize(x, **options))
+
+
+@on_both
+def test_rmsnorm_fp4_quantize(mesh):
+    x, weight = torch.randn(6, 64), torch.randn(64)
+    x, weight = x.to(mesh.device_type), weight.to(mesh.device_type)
+    expected = my_ops.rmsnorm_fp4_quantize(x, weight, two_level=False)
+    for p in (R, Shard(0)):
+        shards = distributed(x, mesh, p), distributed(weight, mesh, R)
+        q = my_ops.rmsnorm_fp4_quantize(*shards, two_level=False)
+        assert q.packed.placements == (p,)
+        assert_same_bytes(my_ops.distributed.gather_fp4(q), expected)
+
+
+LAYOUTS = {  # of x [..., K] and weight [N, K]: of the result; of the gradients of x and bias
+    "whole": (R, R, R, (R, R)),
+    "rows": (Shard(0), R, Shard(0), (Shard(0), Partial())),
+    "columns": (R, Shard(0), Shard(2), (Partial(), Shard(0))),
+    "inner": (Shard(2), Shard(1), Partial(), (Shard(2), R)),
+}
+
+
+@on_both
+def test_fp4_linear(mesh):
+    x, bias = torch.randn(2, 6, 64), torch.randn(66)
+    for format in ("nvfp4", "mxfp4"):
+        weight = my_ops.fp4_quantize(torch.randn(66, 64), format)
+        for name, (x_place, w_place, result, gradients) in LAYOUTS.items():
+            tensors, places = [x, weight, bias], [x_place, w_place, R]
+            if name == "columns":
+                places[2] = Shard(0)
+            exact = name != "inner" and mesh.device_type == "cpu"
+            check(
+                my_ops.fp4_linear, mesh, tensors, places, result, gradients=gradients, exact=exact
+            )
+        odd = my_ops.fp4_quantize(torch.randn(65, 64), format)  # 33 rows and 32
+        check(my_ops.fp4_linear, mesh, [x, odd], [R, Shard(0)], Shard(2), exact=exact)
+
+
+@on_both
+def test_fp4_linear_trains_its_weight(mesh):
+    """Quantized from sharded weights in each step, straight through."""
+
+    def linear(x, weight):
+        return my_ops.fp4_linear(x, my_ops.fp4_quantize(weight))
+
+    x, weight = torch.randn(2, 6, 64), torch.randn(10, 64)
+    for x_place, w_place, result, (to_x, _) in LAYOUTS.values():
+        to_w = Partial() if x_place == Shard(0) else w_place
+        places = [x_place, w_place]
+        check(linear, mesh, [x, weight], places, result, gradients=[to_x, to_w])
+
+
+@on_both
+def test_fp4_matmul(mesh):
+    a, b = torch.randn(2, 6, 64), torch.randn(64, 10)
+    for name, (a_place, w_place, result, (to_a, _)) in LAYOUTS.items():
+        b_place = w_place if w_place == R else Shard(1 - w_place.dim)
+        to_b = Partial() if name == "rows" else b_place
+        places = [a_place, b_place]
+        check(my_ops.fp4_matmul, mesh, [a, b], places, result, gradients=[to_a, to_b])
+
+        packed = [
+            my_ops.fp4_quantize(t.to(mesh.device_type), axis=n - 1) for n, t in ((0, a), (1, b))
+        ]
+        left = distributed(packed[0], mesh, a_place)
+        right = distributed(packed[1].t(), mesh, w_place).t()
+        product = my_ops.fp4_matmul(left, right)
+        assert product.placements == (result,)
+        torch.testing.assert_close(whole(product), my_ops.fp4_matmul(*packed))
+
+
+@on_both
+def test_messages(mesh):
+    x, q = torch.randn(4, 64), my_ops.fp4_quantize(torch.randn(6, 64))
+    x, q = x.to(mesh.device_type), q.to(mesh.device_type)
+    rows = distributed(q, mesh, Shard(0))
+    expected = "expected a DTensor on DeviceMesh("
+    got = message(my_ops.fp4_linear, x, rows)
+    assert got.startswith(f"my_ops.fp4_linear: x: {expected}") and got.endswith("a plain tensor")
+    got = message(my_ops.fp4_linear, distributed(x, mesh, R), q)
+    assert got.startswith(f"my_ops.fp4_linear: weight: {expected}")
+
+    distribute, name = my_ops.distributed.distribute_fp4, "my_ops.distributed.distribute_fp4"
+    assert message(distribute, q.t(), mesh, [R]) == (
+        f"{name}: q: expected a whole FP4Tensor, not transposed, got a transposed or sharded one"
+    )
+    assert message(distribute, x, mesh, [R]).endswith("not transposed, got Tensor")
+    short = my_ops.fp4_quantize(x[:, :48])
+    assert message(distribute, short, mesh, [Shard(-1)]) == (
+        f"{name}: placements: expected whole blocks of 16 elements for each of 2 processes, "
+        "got Shard(1) of [4, 48]"
+    )
+    assert message(distribute, q, mesh, [Partial()]) == (
+        f"{name}: placements: expected Replicate() or Shard(d), got Partial(sum)"
+    )
+    with pytest.warns(UserWarning, match="my_ops.fp4_linear: x: .*gathered in every call"):
+        y = my_ops.fp4_linear(distributed(x, mesh, Shard(0)), rows)
+    torch.testing.assert_close(whole(y), my_ops.fp4_linear(x, q))

@@ -1,21 +1,12 @@
-"""DTensor sharding rules of the operators: import my_ops.distributed before they meet a DTensor.
-
-A rule lists which placements of the arguments give which placement of the result without
-communication; DTensor redistributes what fits none of them. Along one dimension of the mesh:
-
-    square          any sharding of x
-    rmsnorm         rows sharded, the weight replicated; its gradient is a partial sum
-    matmul          rows of a sharded; or columns of b; or the contracted dimension, a partial sum
-
-The gradients have the rules of their formulas. FP4 operators have none: an FP4 weight stays whole
-on each process (FSDP2: `ignored_params`; DDP: `init_sync=False`).
-"""
+"""DTensor rules of square, rmsnorm and matmul: which placements each of them keeps."""
 
 from __future__ import annotations
 
 import torch
-from torch.distributed.tensor import Partial, Replicate, Shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.experimental import register_sharding
+
+from my_ops.ops._fp4_checks import raise_expected
 
 _ops = torch.ops.my_ops
 
@@ -24,7 +15,7 @@ def _options(*others):
     return [None] * len(others)
 
 
-@register_sharding(_ops.square_forward.default)
+@register_sharding([_ops.square_forward.default, _ops.square.default])
 def _square(x):
     replicated = ([Replicate()], [Replicate()])
     return [replicated, *(([Shard(d)], [Shard(d)]) for d in range(x.ndim))]
@@ -36,6 +27,19 @@ def _square_backward(grad, x):
     return [replicated, *(([Shard(d)], [Shard(d)] * 2) for d in range(x.ndim))]
 
 
+def _square_inplace(cls, operator, types, args, kwargs):
+    (x,) = args
+    if any(p.is_partial() for p in x.placements):
+        raise_expected(
+            "square_", "x", "a replicated or sharded DTensor", f"placements {x.placements}"
+        )
+    operator(x.to_local())
+
+
+# Not register_sharding, which cannot describe an operator that returns nothing.
+torch.library.register_torch_dispatch("my_ops::square_inplace", DTensor, _square_inplace)
+
+
 def _rows(ndim):
     """Replicated, or sharded in one of the dimensions that count rows."""
     return [Replicate(), *(Shard(d) for d in range(ndim - 1))]
@@ -45,10 +49,10 @@ def _if_given(argument, placement):
     return None if argument is None else placement
 
 
-@register_sharding(_ops.rmsnorm_forward.default)
-def _rmsnorm(x, weight, *others):
-    w = _if_given(weight, Replicate())
-    return [([p], [p, w, *_options(*others)]) for p in _rows(x.ndim)]
+@register_sharding([_ops.rmsnorm_forward.default, _ops.rmsnorm.default])
+def _rmsnorm(x, *others):  # the named operator comes without the arguments that were left out
+    weight = [_if_given(w, Replicate()) for w in others[:1]]
+    return [([p], [p, *weight, *_options(*others[1:])]) for p in _rows(x.ndim)]
 
 
 @register_sharding(_ops.add_rmsnorm_forward.default)
@@ -81,7 +85,7 @@ def _rmsnorm_backward_weight(grad, x, weight, *others):
     return [([_summed(p)], [p, p, Replicate(), *_options(*others)]) for p in _rows(x.ndim)]
 
 
-@register_sharding(_ops.matmul_forward.default)
+@register_sharding([_ops.matmul_forward.default, _ops.matmul.default])
 def _matmul(A, B, precision):
     last = A.ndim - 1
     return [
