@@ -1,7 +1,7 @@
 """my_ops under PyTorch's distributed engine: sharding rules for DTensor, tensor parallelism in FP4.
 
 Import it before an operator meets a DTensor. Along a dimension of the mesh each operator keeps
-these placements, without communication, forward and backward:
+these placements, without communication, forward and backward::
 
     square, square_     any sharding of x
     rmsnorm             rows sharded, the weight replicated; its gradient is a partial sum
