@@ -1,33 +1,46 @@
-"""my_ops.nn.FP4Linear: a linear layer whose weight is stored in 4 bits."""
+"""my_ops.nn.FP4Linear: a linear layer with a weight in 4 bits, stored so or trained through."""
 
 import torch
 from torch import Tensor
 
 from my_ops.fp4_tensor import FP4Tensor
 from my_ops.ops._fp4_checks import DTYPE_NAMES, check_format, raise_expected
+from my_ops.ops._fp4_training import check_options
 from my_ops.ops.fp4 import fp4_quantize
 from my_ops.ops.fp4_linear import fp4_linear
+from my_ops.ops.fp4_matmul import fp4_matmul
 
 
 class FP4Linear(torch.nn.Module):
-    """:class:`torch.nn.Linear` with an FP4 weight, for inference and for training around it.
+    """:class:`torch.nn.Linear` with an FP4 weight.
 
-    The weight is frozen; gradients reach the input and the bias. It is initialized as nn.Linear
-    does and then quantized; :meth:`from_linear` takes a trained layer. Under autocast the output
-    has autocast's dtype. ``load_state_dict`` takes the state of an FP4Linear, and that of an
-    nn.Linear, whose weight it quantizes.
+    By default for inference and for training around it: the weight is stored in 4 bits and frozen,
+    gradients reach the input and the bias, and only the weight is quantized
+    (:func:`my_ops.fp4_linear`). With ``trainable=True`` the weight is a parameter as that of
+    nn.Linear, and each call quantizes it and the input (:func:`my_ops.fp4_matmul`);
+    :meth:`freeze` then turns the layer into one of the first kind.
+
+    It is initialized as nn.Linear is; :meth:`from_linear` takes a trained layer. Under autocast the
+    output has autocast's dtype; a trainable weight is quantized from its own. ``load_state_dict``
+    takes the state of either kind and that of an nn.Linear: it quantizes or decodes the weight.
 
     Args:
         in_features, out_features, bias, device, dtype: those of nn.Linear; dtype is float32,
             float16 or bfloat16.
         format: ``"nvfp4"`` or ``"mxfp4"``.
+        trainable: keep the weight in ``dtype`` and train it.
+        backward, block2d, rht: of a trainable layer, those of :func:`my_ops.fp4_matmul`: how the
+            gradients are computed, and whether tiles of the weight share a scale.
 
     Called with ``[..., in_features]`` it returns ``[..., out_features]`` as
-    :func:`my_ops.fp4_linear` does, which raises what does not fit.
+    :func:`my_ops.fp4_linear` does, or fp4_matmul, which raise what does not fit.
 
     Raises:
-        RuntimeError: for another ``format`` or ``dtype``.
+        RuntimeError: for another ``format``, ``dtype`` or ``backward``, or options that do not go
+            together.
     """
+
+    trainable = False  # of a module saved before there was the choice
 
     def __init__(
         self,
@@ -36,43 +49,81 @@ class FP4Linear(torch.nn.Module):
         bias: bool = True,
         *,
         format: str = "nvfp4",
+        trainable: bool = False,
+        backward: str = "exact",
+        block2d: bool | None = None,
+        rht: bool = False,
         device=None,
         dtype=None,
     ):
         super().__init__()
         check_format("nn.FP4Linear", format)
-        self._take(torch.nn.Linear(in_features, out_features, bias, device, dtype), format)
+        linear = torch.nn.Linear(in_features, out_features, bias, device, dtype)
+        self._take("nn.FP4Linear", linear, format, trainable, backward, block2d, rht)
 
     @classmethod
-    def from_linear(cls, linear: torch.nn.Linear, format: str = "nvfp4") -> "FP4Linear":
-        """A layer with the quantized weight of ``linear`` and its own bias parameter.
+    def from_linear(
+        cls,
+        linear: torch.nn.Linear,
+        format: str = "nvfp4",
+        *,
+        trainable: bool = False,
+        backward: str = "exact",
+        block2d: bool | None = None,
+        rht: bool = False,
+    ) -> "FP4Linear":
+        """A layer with the weight of ``linear``, quantized or as it is, and its own bias parameter.
+
+        The other arguments are those of the class.
 
         Raises:
-            RuntimeError: for another ``format``, module, or dtype of its weight.
+            RuntimeError: for another ``format``, module, or dtype of its weight, or options that do
+                not go together.
         """
-        check_format("nn.FP4Linear.from_linear", format)
+        op = "nn.FP4Linear.from_linear"
+        check_format(op, format)
         module = cls.__new__(cls)
         torch.nn.Module.__init__(module)
-        module._take(linear, format)
+        module._take(op, linear, format, trainable, backward, block2d, rht)
         return module.train(linear.training)
 
-    def _take(self, linear: torch.nn.Linear, format: str) -> None:
+    def _take(self, op, linear, format, trainable, backward, block2d, rht) -> None:
         if not isinstance(linear, torch.nn.Linear):
             raise_expected("nn.FP4Linear", "linear", "a torch.nn.Linear", type(linear).__name__)
         dtype = linear.weight.dtype
         if dtype not in DTYPE_NAMES:
             raise_expected("nn.FP4Linear", "dtype", "float32, float16 or bfloat16", dtype)
+        if not trainable and backward != "exact":
+            raise_expected(op, "backward", "'exact' without trainable=True", repr(backward))
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.format = format
-        quantized = fp4_quantize(linear.weight.detach(), format)
-        self.weight = torch.nn.Parameter(quantized, requires_grad=False)
-        self.bias = linear.bias
+        self.backward, self.rht = backward, rht
+        self.block2d = check_options(op, format, backward, block2d, rht, None)
+        self.trainable = True
+        self.weight, self.bias = linear.weight, linear.bias
+        if not trainable:
+            self.freeze()
+
+    def freeze(self) -> "FP4Linear":
+        """Stores the weight in 4 bits from now on, in place; returns the module.
+
+        The parameter that an optimizer holds is no longer the module's.
+        """
+        if self.trainable:
+            quantized = fp4_quantize(self.weight.detach(), self.format, block2d=self.block2d)
+            self.weight = torch.nn.Parameter(quantized, requires_grad=False)
+            self.trainable = False
+        return self
 
     def forward(self, x: Tensor) -> Tensor:
         if isinstance(x, Tensor) and x.dtype in DTYPE_NAMES:  # what autocast casts
             device = x.device.type
             if device in ("cpu", "cuda") and torch.is_autocast_enabled(device):
                 x = x.to(torch.get_autocast_dtype(device))
+        if self.trainable:
+            weight, options = self.weight.t(), {"block2d": self.block2d, "rht": self.rht}
+            y = fp4_matmul(x, weight, self.format, backward=self.backward, **options)
+            return y if self.bias is None else y + self.bias.to(y.dtype)
         if torch.compiler.is_exporting():  # which cannot look into the weight before it decomposes
             return torch.nn.functional.linear(x, self.weight, self.bias)
         return fp4_linear(x, self.weight, self.bias)
@@ -81,12 +132,15 @@ class FP4Linear(torch.nn.Module):
         return (
             f"in_features={self.in_features}, out_features={self.out_features}, "
             f"bias={self.bias is not None}, format='{self.format}'"
+            + (f", trainable=True, backward='{self.backward}'" if self.trainable else "")
         )
 
     def _load_from_state_dict(self, state_dict, prefix, *args):
         weight = state_dict.get(prefix + "weight")
-        if isinstance(weight, Tensor) and not isinstance(weight, FP4Tensor):
-            if weight.dtype == torch.float64:
-                weight = weight.float()
-            state_dict[prefix + "weight"] = fp4_quantize(weight.detach(), self.format)
+        if isinstance(weight, FP4Tensor) and self.trainable:
+            state_dict[prefix + "weight"] = weight.detach().dequantize()
+        elif isinstance(weight, Tensor) and not (isinstance(weight, FP4Tensor) or self.trainable):
+            weight = weight.detach()
+            weight = weight.float() if weight.dtype == torch.float64 else weight
+            state_dict[prefix + "weight"] = fp4_quantize(weight, self.format, block2d=self.block2d)
         super()._load_from_state_dict(state_dict, prefix, *args)

@@ -47,12 +47,12 @@ def is_first_axis(axis, dims: int) -> bool:
     raise_expected("fp4_quantize", "axis", expected, f"{axis} for {dims} dimensions")
 
 
-def signed_seed(seed) -> int:
+def signed_seed(seed, op: str = "fp4_quantize") -> int:
     """The 64 bits of `seed` as the schema's signed integer."""
     if type(seed) is int and 0 <= seed < 2**63:  # the usual one, 0.4 us before the other checks
         return seed
     if not isinstance(seed, numbers.Integral) or not -(2**63) <= seed < 2**64:
-        raise_expected("fp4_quantize", "seed", "an integer from -2**63 below 2**64", repr(seed))
+        raise_expected(op, "seed", "an integer from -2**63 below 2**64", repr(seed))
     seed = int(seed)
     return seed - 2**64 if seed >= 2**63 else seed
 

@@ -1,7 +1,5 @@
 """my_ops.fp4_matmul: a product of FP4 matrices. Public function, FP4MatMulFunction, fakes."""
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
@@ -18,6 +16,8 @@ from my_ops.ops._fp4_checks import (
     check_tensor,
     raise_expected,
 )
+from my_ops.ops._fp4_factor import PackedFactor, quantized, tensor_amax, without_gradient
+from my_ops.ops._fp4_training import backward_factors, check_options, fp4_gradients, seed_tensor
 from my_ops.ops._function import (
     check,
     check_device,
@@ -26,28 +26,22 @@ from my_ops.ops._function import (
     raw_operator,
 )
 
-_amax = raw_operator("fp4_amax")
-_quantize = raw_operator("fp4_quantize")
 _forward = raw_operator("fp4_matmul_forward")
 _backward_A = raw_operator("fp4_matmul_backward_A")
 _backward_B = raw_operator("fp4_matmul_backward_B")
 
 
-class PackedFactor(NamedTuple):
-    """One FP4 factor as the operators take it: its bytes, its logical shape."""
-
-    packed: Tensor
-    scale_bytes: Tensor
-    amax: Tensor | None
-    shape: tuple[int, ...]
-    transposed: bool
-
-    @classmethod
-    def of(cls, q: FP4Tensor) -> "PackedFactor":
-        return cls(q.packed, q.scale_bytes, q.amax, q.shape, q.transposed)
-
-
-def fp4_matmul(a: Tensor, b: Tensor, format: str = "nvfp4") -> Tensor:
+def fp4_matmul(
+    a: Tensor,
+    b: Tensor,
+    format: str = "nvfp4",
+    *,
+    out_dtype: torch.dtype | None = None,
+    backward: str = "exact",
+    block2d: bool | None = None,
+    rht: bool = False,
+    seed: int | Tensor | None = None,
+) -> Tensor:
     """Multiplies ``a`` and ``b`` in FP4, with float32 sums.
 
     Args:
@@ -56,17 +50,32 @@ def fp4_matmul(a: Tensor, b: Tensor, format: str = "nvfp4") -> Tensor:
         format: ``"nvfp4"`` or ``"mxfp4"``. A dense operand is first quantized along K, as
             ``fp4_quantize(a, format)`` and ``fp4_quantize(b, format, axis=0)`` do; an FP4Tensor is
             taken as it is and has to be of this format.
+        out_dtype: float32, float16 or bfloat16; by default that of ``a``.
+        backward: how the gradients are computed. ``"exact"``: ``grad @ bq.T`` and ``aq.T @ grad``
+            with the quantized operands and ``grad`` as it comes. ``"fp4"``: as training on FP4
+            hardware does, by products of FP4 operands, each quantized along the dimension summed
+            over: ``grad`` along N with ``b``, and along M (all leading dimensions) with ``a``.
+        block2d: scale a dense ``b`` in tiles of 16 by 16, in NVFP4, so that ``b`` and ``b.T`` have
+            the same codes. By default with ``backward="fp4"``.
+        rht: with ``backward="fp4"``, transform ``a`` and ``grad`` by a 16-point Hadamard matrix
+            with fixed signs along M before they are quantized for the gradient of ``b``. It cancels
+            in their product; what it changes is the rounding. MXFP4 loses less to outliers then.
+        seed: with ``backward="fp4"``, of the stochastic rounding of ``grad``: 64 bits, a number or
+            one int64 element on the CPU. By default each call draws one from PyTorch's CPU
+            generator, so ``torch.manual_seed`` repeats a run and activation checkpointing repeats a
+            call; processes that average their gradients want different ones. A captured CUDA graph
+            replays the seed of its capture.
 
     Returns:
-        ``[..., M, N]`` in the dtype of ``a``, under autocast too: the product of the quantized
-        operands, summed in float32 and rounded once.
+        ``[..., M, N]`` in ``out_dtype``, under autocast too: the product of the quantized operands,
+        summed in float32 and rounded once.
 
     Raises:
-        RuntimeError: for another dtype, device, shape or format; the message names the argument.
+        RuntimeError: for another dtype, device, shape, format or option; the message names the
+            argument.
 
-    The gradients are ``grad @ bq.T`` and ``aq.T @ grad`` with the quantized operands, which are
-    kept packed in 4 bits until then, as if quantizing changed nothing (straight-through). They
-    cannot be differentiated again.
+    The gradients are straight-through, as if quantizing changed nothing. The operands are kept for
+    them in 4 bits. They cannot be differentiated again.
     """
     check_format("fp4_matmul", format)
     _check_operand("a", a, format)
@@ -78,11 +87,22 @@ def fp4_matmul(a: Tensor, b: Tensor, format: str = "nvfp4") -> Tensor:
         raise_expected("fp4_matmul", "b", f"the shape [{a_shape[-1]}, N]", list(b_shape))
     if a.device != b.device:
         raise_expected("fp4_matmul", "b", f"the device of a ({a.device})", b.device)
-    left = PackedFactor.of(a) if isinstance(a, FP4Tensor) else _packed(a, format, False)
-    right = PackedFactor.of(b) if isinstance(b, FP4Tensor) else _packed(b, format, True)
+    dtype = DTYPE_NAMES.get(out_dtype or a.dtype)
+    if dtype is None:
+        raise_expected("fp4_matmul", "out_dtype", "float32, float16 or bfloat16", out_dtype)
+    if backward != "exact" or block2d or rht or seed is not None:
+        block2d = check_options("fp4_matmul", format, backward, block2d, rht, seed)
+    left = PackedFactor.of(a) if isinstance(a, FP4Tensor) else _packed(a, format, False, False)
+    right = PackedFactor.of(b) if isinstance(b, FP4Tensor) else _packed(b, format, True, block2d)
+    # Also where there is no gradient: a recomputed forward has to find the generator as it was.
+    seed = seed_tensor(seed) if backward == "fp4" else None
     if needs_function(a, b):
-        return FP4MatMulFunction.apply(a, b, *left, *right, format)
-    return _forward(*left, *right, format, DTYPE_NAMES[a.dtype])
+        kept = ()
+        if seed is not None:
+            a_along_M, b_along_N = backward_factors(a, b, left, right, format, block2d, rht)
+            kept = *a_along_M, *b_along_N
+        return FP4MatMulFunction.apply(a, b, format, dtype, seed, rht, *left, *right, *kept)
+    return _forward(*left, *right, format, dtype)
 
 
 def _check_operand(name: str, x: Tensor, format: str) -> None:
@@ -96,67 +116,70 @@ def _check_operand(name: str, x: Tensor, format: str) -> None:
             raise_expected("fp4_matmul", name, expected, f"{x.dim()} dimensions")
 
 
-def _packed(x: Tensor, format: str, transposed: bool) -> PackedFactor:
+def _packed(x: Tensor, format: str, transposed: bool, block2d: bool | None) -> PackedFactor:
     """x, quantized along its last dimension or the one before; the gradient goes around this."""
-    if needs_function(x):
-        # Compiled, transforms take the Function apart: there x has to reach an operator that
-        # refuses to be differentiated, or its gradient would be lost in silence.
-        apart = torch._C._are_functorch_transforms_active() and torch.compiler.is_compiling()
-        x = x if apart else x.detach()
-    amax = _amax(x) if format == "nvfp4" else None
-    stored = x.t() if transposed else x
-    packed, scale_bytes = _quantize(stored, amax, format, "floor", "nearest", 0, False)
-    return PackedFactor(packed, scale_bytes, amax, x.shape, transposed)
+    x = without_gradient(x)
+    return quantized(x, tensor_amax(x, format), format, transposed, bool(block2d))
 
 
 @fast_apply
 class FP4MatMulFunction(torch.autograd.Function):
-    """a and b are there for their gradients alone; what is multiplied and saved is packed."""
+    """a and b are there for their gradients alone; what is multiplied and saved is packed.
+
+    The factors are those of the product and, with backward="fp4", those of the gradients.
+    """
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(
-        a, b, a_packed, a_scale, a_amax, a_shape, a_transposed,
-        b_packed, b_scale, b_amax, b_shape, b_transposed, format,
-    ):  # fmt: skip
-        return _forward(
-            a_packed, a_scale, a_amax, a_shape, a_transposed,
-            b_packed, b_scale, b_amax, b_shape, b_transposed, format, DTYPE_NAMES[a.dtype],
-        )  # fmt: skip
+    def forward(a, b, format, dtype, seed, rht, *factors):
+        return _forward(*factors[:10], format, dtype)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        a, b, *left_and_right, ctx.format = inputs
-        left, right = left_and_right[:5], left_and_right[5:]
+        a, b, ctx.format, _, seed, ctx.rht, *factors = inputs
+        left, right, *others = (factors[i : i + 5] for i in range(0, len(factors), 5))
+        if others:
+            left, right = map(_other_factor, others, (left, right))
+        needs_a, needs_b = ctx.needs_input_grad[:2]
         # Under functorch transforms a and b themselves have to carry a second differentiation to
         # its refusal; otherwise nothing dense is kept.
         transformed = torch._C._are_functorch_transforms_active()
-        ctx.save_for_backward(*left[:3], *right[:3], *((a, b) if transformed else ()))
+        nothing = None, None, None
+        ctx.save_for_backward(
+            seed,
+            *(left[:3] if needs_b else nothing),
+            *(right[:3] if needs_a else nothing),
+            *((a, b) if transformed else ()),
+        )
         ctx.left_shape, ctx.right_shape = left[3:], right[3:]
         ctx.dtypes = DTYPE_NAMES[a.dtype], DTYPE_NAMES[b.dtype]
 
     @staticmethod
     def backward(ctx, grad):
-        saved = ctx.saved_tensors
-        left, right = (*saved[:3], *ctx.left_shape), (*saved[3:6], *ctx.right_shape)
-        arguments = grad, *left, *right, ctx.format, *ctx.dtypes, *ctx.needs_input_grad[:2]
+        seed, *saved = ctx.saved_tensors
+        factors = *saved[:3], *ctx.left_shape, *saved[3:6], *ctx.right_shape
+        arguments = *factors, ctx.format, *ctx.dtypes, *ctx.needs_input_grad[:2], ctx.rht
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             # An input that needs a gradient, so that a second differentiation is refused and not
             # left out in silence where grad needs none.
             anchors = saved[6:] or (torch.zeros((), requires_grad=True), None)
-            gradients = FP4MatMulBackwardFunction.apply(*anchors, *arguments)
+            gradients = FP4MatMulBackwardFunction.apply(*anchors, grad, seed, *arguments)
         else:
-            gradients = _gradients(*arguments)
-        return (*gradients, *(None,) * 11)
+            gradients = _gradients(grad, seed, *arguments)
+        return (*gradients, *(None,) * (len(ctx.needs_input_grad) - 2))
 
 
-def _gradients(
-    grad, a_packed, a_scale, a_amax, a_shape, a_transposed,
-    b_packed, b_scale, b_amax, b_shape, b_transposed, format, a_dtype, b_dtype, need_a, need_b,
-):  # fmt: skip
-    right = b_packed, b_scale, b_amax, b_shape, b_transposed
-    left = a_packed, a_scale, a_amax, a_shape, a_transposed
+def _other_factor(other, factor):
+    tensors = (own if own is not None else t for own, t in zip(other[:3], factor[:3], strict=True))
+    return *tensors, *other[3:]
+
+
+def _gradients(grad, seed, *arguments):
+    if seed is not None:
+        return fp4_gradients(grad, seed, *arguments)
+    left, right = arguments[:5], arguments[5:10]
+    format, a_dtype, b_dtype, need_a, need_b, _ = arguments[10:]
     grad_a = _backward_A(grad, *right, format, a_dtype) if need_a else None
     grad_b = _backward_B(*left, grad, format, b_dtype) if need_b else None
     return grad_a, grad_b
@@ -169,15 +192,8 @@ class FP4MatMulBackwardFunction(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(
-        anchor_a, anchor_b, grad, a_packed, a_scale, a_amax, a_shape, a_transposed,
-        b_packed, b_scale, b_amax, b_shape, b_transposed, format, a_dtype, b_dtype, need_a, need_b,
-    ):  # fmt: skip
-        return _gradients(
-            grad, a_packed, a_scale, a_amax, a_shape, a_transposed,
-            b_packed, b_scale, b_amax, b_shape, b_transposed,
-            format, a_dtype, b_dtype, need_a, need_b,
-        )  # fmt: skip
+    def forward(anchor_a, anchor_b, grad, seed, *arguments):
+        return _gradients(grad, seed, *arguments)
 
     @staticmethod
     def setup_context(ctx, inputs, output):

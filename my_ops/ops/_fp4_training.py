@@ -1,0 +1,170 @@
+"""backward="fp4" of fp4_matmul: gradients by FP4 products, as a GPU with FP4 cores computes them.
+
+    grad_A = q(grad) q(B)^T        along N; q(B) in tiles of 16 x 16 is also what forward takes
+    grad_B = q(A)^T q(grad)        along M; rht: both times the 16-point Hadamard transform before
+
+A product of FP4 operands needs their blocks along the dimension it sums over, so each operand is
+quantized twice, and what is kept for backward is the second one. grad is rounded stochastically:
+its mean over the seeds is grad, but for the 256 steps of the random numbers and where the largest
+element of a block is cut off (in NVFP4, whose block scales round to the nearest, by 1/17 at most).
+"""
+
+import torch
+from torch import Tensor
+
+from my_ops.fp4_tensor import BLOCK_SIZE, FP4Tensor
+from my_ops.ops._fp4_checks import (
+    blocks,
+    check_amax,
+    check_name,
+    raise_expected,
+    signed_seed,
+)
+from my_ops.ops._fp4_factor import PackedFactor, quantized, tensor_amax, without_gradient
+from my_ops.ops._function import check, needs_function, raw_operator
+
+_forward = raw_operator("fp4_matmul_forward")
+_dequantize = raw_operator("fp4_dequantize")
+_quantize = raw_operator("fp4_quantize")
+_matmul = raw_operator("matmul_forward")
+
+POINTS = 16  # of the Hadamard transform
+# Bit i: whether row i of the transform is negated. Any signs will do that both operands share.
+_NEGATED_ROWS = sum(1 << i for i in (3, 5, 6, 7, 8, 9, 10, 12, 14, 15))
+
+
+def check_options(
+    op: str, format: str, backward: str, block2d: bool | None, rht: bool, seed
+) -> bool:
+    """Returns block2d, or what it is by default."""
+    if backward not in ("exact", "fp4"):
+        raise_expected(op, "backward", "'exact' or 'fp4'", repr(backward))
+    if backward == "exact":
+        for name, value, default in ("rht", rht, False), ("seed", seed, None):
+            if value is not default:
+                raise_expected(op, name, f"{default} with backward='exact'", value)
+    if block2d and format == "mxfp4":
+        raise_expected(op, "block2d", "False, but for 'nvfp4'", "True for 'mxfp4'")
+    return (backward == "fp4" and format == "nvfp4") if block2d is None else bool(block2d)
+
+
+def seed_tensor(seed) -> Tensor:
+    """A seed on the CPU, where reading it makes nobody wait: the given one, or the next of torch.
+
+    Drawn in forward, so that a recomputed forward (activation checkpointing restores the state of
+    the generator) has the same.
+    """
+    if seed is None:
+        return torch.randint(2**63 - 1, (), dtype=torch.int64, device="cpu")
+    if not isinstance(seed, Tensor):
+        seed = signed_seed(seed, "fp4_matmul")
+        return torch.full((), seed, dtype=torch.int64, device="cpu")
+    if seed.dtype != torch.int64 or seed.numel() != 1 or seed.device.type != "cpu":
+        got = f"{seed.numel()} of {seed.dtype} on {seed.device}"
+        raise_expected("fp4_matmul", "seed", "an integer or one int64 element on the CPU", got)
+    return seed.detach().clone().view(())
+
+
+def backward_factors(
+    a: Tensor, b: Tensor, left: PackedFactor, right: PackedFactor, format: str, block2d: bool,
+    rht: bool,
+) -> tuple[PackedFactor, PackedFactor]:  # fmt: skip
+    """A^T in blocks along M and B^T in blocks along N, each where the other needs a gradient.
+
+    None stands for a tensor of the factor of forward: Dynamo refuses the same tensor twice.
+    """
+    a_along_M = b_along_N = PackedFactor(None, None, None, (), False)
+    if needs_function(b):
+        columns = _rows(_values(a)).t()
+        if rht:
+            a_along_M = quantized(*_transformed(columns, format), format)
+        else:
+            a_along_M = quantized(columns, left.amax, format)._replace(amax=None)
+    if needs_function(a):
+        if block2d and not isinstance(b, FP4Tensor):  # the same codes both ways
+            b_along_N = PackedFactor(None, None, None, *right.t()[3:])
+        else:
+            b_along_N = quantized(_values(b), right.amax, format, block2d=block2d).t()
+            b_along_N = b_along_N._replace(amax=None)
+    return a_along_M, b_along_N
+
+
+def fp4_gradients(
+    grad: Tensor, seed: Tensor,
+    a_packed, a_scale, a_amax, a_shape, a_transposed,
+    b_packed, b_scale, b_amax, b_shape, b_transposed,
+    format: str, a_dtype: str, b_dtype: str, need_a: bool, need_b: bool, rht: bool,
+) -> tuple[Tensor | None, Tensor | None]:  # fmt: skip
+    """The two products with what `backward_factors` returned."""
+    grad_a = grad_b = None
+    amax = tensor_amax(grad, format) if need_a or not rht else None
+    if need_a:
+        along_N = *_quantize_stochastic(grad, amax, format, seed), amax, grad.shape, False
+        right = b_packed, b_scale, b_amax, b_shape, b_transposed
+        grad_a = _forward(*along_N, *right, format, a_dtype)
+    if need_b:
+        columns = _rows(grad).t()
+        columns, amax = _transformed(columns, format) if rht else (columns, amax)
+        # Other random numbers than those of grad_A, whatever seeds other calls have (from 0 on).
+        along_M = *_quantize_stochastic(columns, amax, format, ~seed), amax, columns.shape[::-1]
+        left = a_packed, a_scale, a_amax, a_shape, a_transposed
+        grad_b = _forward(*left, *along_M, True, format, b_dtype)
+    return grad_a, grad_b
+
+
+def hadamard(x: Tensor) -> Tensor:
+    """x [..., K] times an orthogonal matrix in groups of 16, in float32; K is filled up with zeros.
+
+    Each group of a row becomes x diag(s) H / 4, H Sylvester's matrix, s fixed signs. It spreads an
+    outlier over its group, and cancels in a product along K of two that are transformed.
+    """
+    i = torch.arange(POINTS, device=x.device)
+    parity = i[:, None] & i  # H is -1 where its number of ones is odd
+    for shift in (2, 1):
+        parity = parity ^ (parity >> shift)
+    negative = (parity ^ (_NEGATED_ROWS >> i)[:, None]) & 1
+    matrix = (1 - 2 * negative).float() / 4
+    groups = torch.nn.functional.pad(x.float(), (0, -x.shape[-1] % POINTS))
+    return _matmul(groups.unflatten(-1, (-1, POINTS)), matrix, "ieee").flatten(-2)
+
+
+def _transformed(x: Tensor, format: str) -> tuple[Tensor, Tensor | None]:
+    x = hadamard(x)
+    return x, tensor_amax(x, format)
+
+
+def _values(x: Tensor) -> Tensor:
+    if not isinstance(x, FP4Tensor):
+        return without_gradient(x)
+    values = _dequantize(x.packed, x.scale_bytes, x.amax, x.K, x.format, "float32")
+    return values.mT if x.transposed else values
+
+
+def _rows(x: Tensor) -> Tensor:
+    return x.flatten(0, -2) if x.dim() > 1 else x[None]
+
+
+# With a tensor as the seed, unlike fp4_quantize, so that a compiled graph does not hold a number.
+@torch.library.custom_op(
+    "my_ops::fp4_quantize_stochastic",
+    mutates_args=(),
+    schema="(Tensor x, Tensor? amax, str format, Tensor seed) -> (Tensor, Tensor)",
+)
+def _quantize_stochastic(x, amax, format, seed):
+    # The mode of MXFP4 in which no element exceeds the largest code, which would cut it off.
+    scale_mode = "rceil" if format == "mxfp4" else "floor"
+    return _quantize(x, amax, format, scale_mode, "stochastic", seed.item(), False)
+
+
+@_quantize_stochastic.register_fake
+def _(x, amax, format, seed):
+    op = "fp4_quantize_stochastic"
+    check_name(op, "format", format, BLOCK_SIZE)
+    check_amax(op, "amax", amax, format, "x", x)
+    check(seed.dtype == torch.int64, op, "seed", "int64", seed.dtype)
+    *leading, K = x.shape
+    packed, scale = (
+        x.new_empty((*leading, blocks(K, block)), dtype=torch.uint8)
+        for block in (2, BLOCK_SIZE[format])
+    )
+    return packed, scale
