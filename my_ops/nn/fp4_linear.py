@@ -40,7 +40,8 @@ class FP4Linear(torch.nn.Module):
             together.
     """
 
-    trainable = False  # of a module saved before there was the choice
+    # Of a module that was pickled before there was the choice.
+    trainable, backward, block2d, rht = False, "exact", False, False
 
     def __init__(
         self,

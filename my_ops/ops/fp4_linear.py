@@ -5,6 +5,7 @@ from torch import Tensor
 
 from my_ops.fp4_tensor import FP4Tensor
 from my_ops.ops._fp4_checks import (
+    DTYPE_NAMES,
     check_columns,
     check_dense,
     check_matrix,
@@ -12,23 +13,31 @@ from my_ops.ops._fp4_checks import (
     check_tensor,
     raise_expected,
 )
+from my_ops.ops._fp4_factor import PackedFactor
 from my_ops.ops._function import fast_apply, needs_function, raw_operator
-from my_ops.ops.fp4_matmul import PackedFactor
 
 _forward = raw_operator("fp4_linear_forward")
+_product = raw_operator("fp4_matmul_backward_A")  # the same without a bias, in any dtype
 
 
-def fp4_linear(x: Tensor, weight: FP4Tensor, bias: Tensor | None = None) -> Tensor:
+def fp4_linear(
+    x: Tensor,
+    weight: FP4Tensor,
+    bias: Tensor | None = None,
+    *,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
     """``x @ weight.T + bias`` with the weight in 4 bits, as :func:`torch.nn.functional.linear`.
 
     Args:
         x: ``[..., K]``, float32, float16 or bfloat16, on CPU or CUDA; it is not quantized.
         weight: an FP4Tensor ``[N, K]``, as ``fp4_quantize(w)`` returns it.
         bias: ``[N]``, float32, float16 or bfloat16, whatever the dtype of ``x``.
+        out_dtype: float32, float16 or bfloat16; by default that of ``x``.
 
     Returns:
-        ``[..., N]`` in the dtype of ``x``, under autocast too: summed in float32, the bias added
-        there, rounded once.
+        ``[..., N]`` in ``out_dtype``, under autocast too: summed in float32, the bias added there,
+        rounded once.
 
     Raises:
         RuntimeError: for another type, dtype, device or shape; the message names the argument.
@@ -46,13 +55,36 @@ def fp4_linear(x: Tensor, weight: FP4Tensor, bias: Tensor | None = None) -> Tens
     check_tensor("fp4_linear", "x", x)
     if x.device != weight.device:
         raise_expected("fp4_linear", "x", f"the device of weight ({weight.device})", x.device)
-    return _linear(x, weight, bias, PackedFactor.of(weight), weight.format)
+    factor = PackedFactor.of(weight)
+    dtype = x.dtype if out_dtype is None else out_dtype
+    if dtype != x.dtype:
+        _check_as_the_operator(x, factor, bias, dtype)
+    return _linear(x, weight, bias, factor, weight.format, dtype)
 
 
-def _linear(x, weight, bias, factor, format):
+def _check_as_the_operator(x, weight: PackedFactor, bias, dtype) -> None:
+    """What the operator of fp4_linear checks, before another one takes its place."""
+    op = "fp4_linear"
+    if dtype not in DTYPE_NAMES:
+        raise_expected(op, "out_dtype", "float32, float16 or bfloat16", dtype)
+    check_columns(op, "x", x, "weight", weight.shape[1])
+    if bias is not None:
+        check_dense(op, "bias", bias, "x", x)
+        check_shape(op, "bias", bias, weight.shape[:1])
+
+
+def _linear(x, weight, bias, factor, format, dtype):
     if needs_function(x, weight, bias):
-        return FP4LinearFunction.apply(x, weight, bias, *factor, format)
-    return _forward(x, *factor, bias, format)
+        return FP4LinearFunction.apply(x, weight, bias, *factor, format, dtype)
+    return _value(x, factor, bias, format, dtype)
+
+
+def _value(x, factor, bias, format, dtype):
+    if dtype == x.dtype:
+        return _forward(x, *factor, bias, format)
+    if bias is None:
+        return _product(x, *factor, format, DTYPE_NAMES[dtype])
+    return (_product(x, *factor, format, "float32") + bias.float()).to(dtype)
 
 
 @fast_apply
@@ -62,14 +94,15 @@ class FP4LinearFunction(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x, weight, bias, packed, scale_bytes, amax, shape, transposed, format):
-        return _forward(x, packed, scale_bytes, amax, shape, transposed, bias, format)
+    def forward(x, weight, bias, packed, scale_bytes, amax, shape, transposed, format, dtype):
+        factor = packed, scale_bytes, amax, shape, transposed
+        return _value(x, factor, bias, format, dtype)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        x, weight, bias, *factor, ctx.format = inputs
+        x, weight, bias, *factor, ctx.format, _ = inputs
         ctx.shape, ctx.transposed = factor[3:]
-        ctx.bias_dtype = bias.dtype if bias is not None else None
+        ctx.x_dtype, ctx.bias_dtype = x.dtype, bias.dtype if bias is not None else None
         trains_weight = weight is not None and weight.requires_grad
         if not trains_weight:
             # Dynamo finds a symbolic K in backward only by way of a saved tensor.
@@ -85,18 +118,19 @@ class FP4LinearFunction(torch.autograd.Function):
             N, K = ctx.shape
             shape = (K if x is None else x.shape[-1]), N
             factor = PackedFactor(*stored, shape, not ctx.transposed)
-            grad_x = _linear(grad, None if weight is None else weight.t(), None, factor, ctx.format)
+            right = None if weight is None else weight.t()
+            grad_x = _linear(grad, right, None, factor, ctx.format, ctx.x_dtype)
         if ctx.needs_input_grad[1]:
             grad_weight = _weight_gradient(_rows(grad).t(), _rows(x), weight.dtype)
         if ctx.needs_input_grad[2]:
             grad_bias = _rows(grad).sum(0, dtype=torch.float32).to(ctx.bias_dtype)
-        return grad_x, grad_weight, grad_bias, *(None,) * 6
+        return grad_x, grad_weight, grad_bias, *(None,) * 7
 
 
 def _weight_gradient(grad: Tensor, x: Tensor, dtype: torch.dtype) -> Tensor:
     """grad @ x in the weight's dtype: a float32 weight gets no sum rounded to 16 bits, or Inf."""
-    wide = torch.promote_types(x.dtype, dtype)
-    plain = not (torch.compiler.is_compiling() or needs_function(grad, x))
+    wide = torch.promote_types(torch.promote_types(x.dtype, grad.dtype), dtype)
+    plain = grad.dtype == x.dtype and not (torch.compiler.is_compiling() or needs_function(grad, x))
     if wide != x.dtype and x.is_cuda and plain:
         return torch.mm(grad, x, out_dtype=wide).to(dtype)  # on tensor cores; no derivative
     return (grad.to(wide) @ x.to(wide)).to(dtype)
