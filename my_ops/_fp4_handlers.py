@@ -24,6 +24,12 @@ def values(q) -> Tensor:
     return x.mT if q.transposed else x
 
 
+def refuse_data(q, value) -> None:
+    raise RuntimeError(
+        "my_ops.FP4Tensor: data: expected copy_() or torch.utils.swap_tensors(), got an assignment"
+    )
+
+
 def _share(q):
     return q._replace()
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from my_ops import _fp4_exchange
-from my_ops._fp4_handlers import DTYPES, HANDLERS, values
+from my_ops._fp4_handlers import DTYPES, HANDLERS, refuse_data, values
 from my_ops._fp4_scales import BLOCK_SIZE, SCALE_DTYPE
 
 __all__ = ["BLOCK_SIZE", "DTYPES", "FP4Tensor"]
@@ -199,6 +199,7 @@ class FP4Tensor(Tensor):
     # ---- PyTorch's functions ----
 
     __torch_function__ = torch._C._disabled_torch_function_impl
+    data = property(Tensor.detach, refuse_data)  # torch's setter would keep the old bytes
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers import assert_same_tensor
+from helpers import assert_same_bytes, assert_same_tensor
 from torch.nn import functional as F
 
 import my_ops
@@ -156,3 +156,14 @@ def test_gradient_of_a_float32_weight_is_summed_in_float32(device):
     w = torch.randn(2, 16, requires_grad=True, device=device)
     my_ops.fp4_linear(x, fp4_quantize(w)).float().sum().backward()
     assert w.grad.eq(70000).all()
+
+
+def test_an_assignment_to_data_is_refused(device):
+    """torch's own setter would leave the bytes as they are, in silence."""
+    q, other = (fp4_quantize(torch.randn(4, 48, device=device)) for _ in range(2))
+    for weight in (q, torch.nn.Parameter(q, requires_grad=False)):
+        assert_same_bytes(weight.data, q)
+        assert not weight.data.requires_grad
+        for value in (other, other.dequantize()):
+            with pytest.raises(RuntimeError, match="FP4Tensor: data: expected copy_"):
+                weight.data = value
