@@ -3,6 +3,7 @@
 # make build    .venv with torch, a CUDA compiler if none is found, and my_ops built in place
 # make docs     the guide and the reference, as HTML in out/docs
 # make sanitize run every CUDA kernel under compute-sanitizer            (needs a GPU)
+# make fuzz     thousands of random calls; make soak a million, with a look at the memory
 # make check    formatters and linters, without writing; make format writes
 # make clean    remove what was built; .venv stays
 #
@@ -26,7 +27,7 @@ pip := $(python) -m pip --disable-pip-version-check
 sources := $(sort $(shell find csrc -type f)) setup.py pyproject.toml tools/cuda_toolchain.py
 c_sources := $(filter %.h %.cuh %.cpp %.cu,$(sources))
 
-.PHONY: demo test build docs sanitize check format clean always
+.PHONY: demo test build docs fuzz soak sanitize check format clean always
 
 demo: build
 	$(python) examples/train_tiny_lm.py
@@ -69,6 +70,13 @@ build/my_ops.built: $(VENV)/my_ops_tools.installed $(sources)
 docs: build
 	$(python) -m sphinx -qW --keep-going -b html docs out/docs
 	@echo "out/docs/index.html"
+
+# Other examples in each run; pytest prints how to repeat one that fails.
+fuzz: build
+	HYPOTHESIS_PROFILE=long $(python) -m pytest -n $(TEST_WORKERS) tests/test_fuzz*.py
+
+soak: build
+	$(python) tools/soak.py
 
 sanitize: build
 	@command -v compute-sanitizer > /dev/null || { \
