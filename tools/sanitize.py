@@ -1,88 +1,187 @@
-"""Runs every CUDA kernel once or twice on small tensors, for compute-sanitizer: `make sanitize`.
+"""Runs every CUDA kernel under compute-sanitizer: `make sanitize`.
 
-Sizes are ragged and views misaligned, so that a kernel that reads or writes past an end is seen;
-the caching allocator is off, so that every tensor has an allocation of its own.
+    python tools/sanitize.py                          all four tools, all rooms
+    python tools/sanitize.py --tool memcheck --room square matmul
+    python tools/sanitize.py --list                   the kernels, by room
+    python tools/sanitize.py --coverage               are all of them reached? (no sanitizer)
+
+A tool checks all rooms in one process, since starting one takes longer than the cases of a room.
+Where it finds something each room is run again alone, so that the first error, which often ends the
+CUDA context, does not hide those of the next rooms. Logs go to out/sanitize.
+
+What is known of the tools, of which CUDA 13.0 brings version 2025.3:
+
+racecheck   follows mbarriers incompletely: it reports hazards between a bulk copy and its readers,
+            or between the stages of a ring, where an mbarrier orders them. NVIDIA's release notes
+            list such fixes for 2025.4, 2026.1 and 2026.3; --racecheck-memcpy-async=no is about
+            cp.async and changes nothing. What it says of BULK_COPY_KERNELS alone is counted and
+            shown, and does not fail the run; their results are held by the tests, bit for bit.
+synccheck,  by default too few mbarriers are tracked, and the overflow ends the CUDA context, hence
+racecheck   --num-cuda-barriers. Before 2025.4 an arrive of cp.async without .noinc is a false alarm
+            of synccheck; there is none in csrc.
+initcheck   needs to see who writes what, so it instruments PyTorch's kernels too.
+
+The allocator's cache is off, so that every tensor has an allocation of its own.
 """
 
+import argparse
 import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
 
-os.environ["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
-
-import torch
-
-import my_ops
-
-
-def tensor(*shape, dtype=torch.float32, misaligned=False):
-    numel = torch.Size(shape).numel()
-    flat = torch.randn(numel + misaligned, device="cuda").to(dtype)
-    return flat[int(misaligned) :].view(shape).requires_grad_()
-
-
-def backward(*outputs):
-    sum(y.float().sum() for y in outputs).backward()
-
-
-def square():
-    for dtype in (torch.float32, torch.bfloat16):
-        for misaligned in (False, True):
-            x = tensor(7, 131, dtype=dtype, misaligned=misaligned)
-            backward(my_ops.square(x))
-            my_ops.square_(x.detach())
-
-
-def rmsnorm():
-    for width in (1, 7, 64, 111, 1024, 4096, 5125, 16384, 65544, 262144, 300000):
-        for dtype in (torch.float32, torch.bfloat16):
-            for misaligned in (False, True):
-                x, residual = (tensor(3, width, dtype=dtype, misaligned=misaligned) for _ in "xr")
-                weight = tensor(width, misaligned=misaligned)
-                backward(my_ops.rmsnorm(x, weight))
-                backward(*my_ops.add_rmsnorm(x, residual, weight))
-    x, weight = tensor(5, 1000, dtype=torch.float64), tensor(1000, dtype=torch.float64)
-    backward(my_ops.rmsnorm(x, weight))
+# The rooms, without loading torch: this process only watches others.
+ROOMS = "square", "rmsnorm", "matmul", "fp4", "fp4_matmul"
+TOOLS = {
+    "memcheck": [],
+    "racecheck": ["--num-cuda-barriers", "65536"],
+    "initcheck": [],
+    "synccheck": ["--num-cuda-barriers", "65536"],
+}
+BULK_COPY_KERNELS = {
+    "rmsnorm_forward_staged_kernel",
+    "rmsnorm_backward_wide_kernel",
+    "matmul_wgmma_kernel",
+    "fp4_fused_kernel",
+}
+LOGS = Path(__file__).resolve().parent.parent / "out" / "sanitize"
+TIMEOUT_S = 900
 
 
-def matmul():
-    for m, k, n in ((1, 1, 1), (33, 65, 17), (128, 128, 256), (5, 3000, 7), (257, 31, 129)):
-        for misaligned in (False, True):
-            for a in (tensor(m, k, misaligned=misaligned), tensor(k, m, misaligned=misaligned).t()):
-                for b in (
-                    tensor(k, n, misaligned=misaligned),
-                    tensor(n, k, misaligned=misaligned).t(),
-                ):
-                    backward(my_ops.matmul(a, b))
-    for precision in ("bf16x6", "fp16x3", "tf32"):  # smaller products than these are "ieee"
-        for m, k, n in ((1537, 1030, 1601), (700, 4099, 1001)):
-            backward(my_ops.matmul(tensor(m, k), tensor(k, n), precision=precision))
-    for m, k, n in ((9, 10, 11), (130, 300, 140), (20, 300, 1030), (3, 300, 1030)):
-        for dtype in (torch.float32, torch.float64):
-            for a in (tensor(m, k, dtype=dtype), tensor(k, m, dtype=dtype).t()):
-                for b in (tensor(k, n, dtype=dtype), tensor(n, k, dtype=dtype).t()):
-                    backward(my_ops.matmul(a, b))
+class Result(NamedTuple):
+    failure: str  # empty: passed
+    false_alarms: int
+    seconds: float
+
+    def __str__(self):
+        false = f", {self.false_alarms} known false alarms" if self.false_alarms else ""
+        return f"{'FAILED: ' + self.failure if self.failure else 'passed'}{false}"
 
 
-def fp4():
-    for format in ("nvfp4", "mxfp4"):
-        for dtype in (torch.float32, torch.bfloat16, torch.float16):
-            for width in (1, 16, 33, 1000):
-                x = tensor(5, width, dtype=dtype, misaligned=width == 1000)
-                for rounding in ("nearest", "stochastic"):
-                    for axis in (-1, 0):
-                        q = my_ops.fp4_quantize(x, format, rounding=rounding, axis=axis)
-                        backward(q.dequantize())
-            # A ragged small tile, and so many ragged large ones that they are chosen.
-            for m, k, n in ((37, 53, 29), (1031, 203, 2057)):
-                a, b = tensor(m, k, dtype=dtype), tensor(k, n, dtype=dtype)
-                backward(my_ops.fp4_matmul(a, b, format))
-            weight = my_ops.fp4_quantize(tensor(29, 53).detach(), format)
-            backward(
-                my_ops.fp4_linear(tensor(37, 53, dtype=dtype), weight, tensor(29, dtype=dtype))
-            )
+def command(tool: str, rooms) -> list[str]:
+    options = ["--tool", tool, "--print-limit", "1000", "--show-backtrace", "device"]
+    sanitizer = ["compute-sanitizer", *options, "--target-processes", "application-only"]
+    return [*sanitizer, *TOOLS[tool], sys.executable, __file__, "--run", "--room", *rooms]
+
+
+def check(tool: str, rooms) -> Result:
+    """One run. Its output goes to a log, what the cases say of their progress to the terminal."""
+    LOGS.mkdir(parents=True, exist_ok=True)
+    name = "all" if len(rooms) == len(ROOMS) else "_".join(rooms)
+    log, started = LOGS / f"{tool}_{name}.log", time.monotonic()
+    environment = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+    with log.open("w") as file:
+        try:
+            status = subprocess.run(
+                command(tool, rooms),
+                env=environment,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                timeout=TIMEOUT_S,
+            ).returncode
+        except subprocess.TimeoutExpired:
+            status = f"no end after {TIMEOUT_S} s"
+    failure, false_alarms = judge(tool, log.read_text(errors="replace"), status)
+    result = Result(failure, false_alarms, time.monotonic() - started)
+    print(f"{tool} {name}: {result} ({result.seconds:.0f} s, {log})", flush=True)
+    return result
+
+
+def reports(log: str) -> list[str]:
+    """The reports of a log: each begins at the margin, its details are indented."""
+    found, prefix = [], "========= "
+    for line in log.splitlines():
+        text = line.removeprefix(prefix)
+        if text == line:
+            continue
+        if text.startswith(" ") or text.startswith("and "):
+            if found:
+                found[-1] += "\n" + text
+        elif not re.match(r"COMPUTE-SANITIZER|\w+ SUMMARY", text):
+            found.append(text)
+    return found
+
+
+def judge(tool: str, log: str, status) -> tuple[str, int]:
+    """What is wrong, and how many false alarms were found, by the output and the exit status."""
+    kinds, false_alarms = Counter(), 0
+    for report in reports(log):
+        names = set(re.findall(r"\b\w+_kernel\b", report))
+        if tool == "racecheck" and names and names <= BULK_COPY_KERNELS:
+            false_alarms += 1
+        else:
+            where = f" in {', '.join(sorted(names))}" if names else ""
+            kinds[report.split("\n")[0].split(" at ")[0] + where] += 1
+    counted = sum(map(int, re.findall(r"SUMMARY: (\d+) (?:error|hazard)", log)))
+    if kinds:
+        return "; ".join(f"{count} x {kind}" for kind, count in kinds.most_common(5)), false_alarms
+    if status != 0:
+        return f"exit status {status}", false_alarms
+    if " SUMMARY: " not in log:
+        return "the tool gave no summary", false_alarms
+    return (f"{counted} errors" if counted > false_alarms else ""), false_alarms
+
+
+def check_tool(tool: str, rooms) -> dict[str, Result]:
+    together = check(tool, rooms)
+    if not together.failure or len(rooms) == 1:
+        return dict.fromkeys(rooms, together)
+    alone = {room: check(tool, [room]) for room in rooms}
+    if not any(result.failure for result in alone.values()):
+        alone["all together"] = together
+    return alone
+
+
+def run_cases(rooms) -> None:
+    import torch
+    from sanitize_cases import ROOMS as cases
+
+    for room in rooms:
+        cases[room]()
+        torch.cuda.synchronize()
+        print(f"{room}: done", flush=True)
+
+
+def list_kernels(rooms, coverage: bool) -> bool:
+    """Prints the kernels of the rooms; `coverage`: which their cases miss. False if they do."""
+    import sanitize_cases
+
+    wanted = {name: room for name, room in sanitize_cases.kernels().items() if room in rooms}
+    found = sanitize_cases.reached(rooms) if coverage else set(wanted)
+    for name, room in wanted.items():
+        print(f"{room:12} {name}{'' if name in found else '   MISSED'}")
+    return found >= set(wanted)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Every CUDA kernel under compute-sanitizer.")
+    parser.add_argument("--tool", nargs="+", choices=TOOLS, default=list(TOOLS))
+    parser.add_argument("--room", nargs="+", choices=ROOMS, default=list(ROOMS))
+    parser.add_argument("--list", action="store_true", help="print the kernels and stop")
+    parser.add_argument("--coverage", action="store_true", help="print which kernels are missed")
+    parser.add_argument("--run", action="store_true", help="run the cases, without a sanitizer")
+    args = parser.parse_args()
+    if args.run:
+        return run_cases(args.room)
+    if args.list or args.coverage:
+        raise SystemExit(0 if list_kernels(args.room, args.coverage) else 1)
+    if shutil.which("compute-sanitizer") is None:
+        raise SystemExit(
+            "make sanitize needs compute-sanitizer, which comes with NVIDIA's CUDA toolkit: put "
+            "its bin folder (/usr/local/cuda/bin) into PATH."
+        )
+    results = {tool: check_tool(tool, args.room) for tool in args.tool}
+    print("\nSummary")
+    for tool, rooms in results.items():
+        for room, result in rooms.items():
+            print(f"  {tool:10} {room:13} {result}")
+    raise SystemExit(any(r.failure for rooms in results.values() for r in rooms.values()))
 
 
 if __name__ == "__main__":
-    for room in (square, rmsnorm, matmul, fp4):
-        room()
-        torch.cuda.synchronize()
-        print(f"{room.__name__}: done", flush=True)
+    main()
