@@ -1,31 +1,78 @@
-"""my_ops.fp4_quantize and fp4_dequantize beside a copy, torch.compile of the formula and others.
+"""my_ops.fp4_quantize, fp4_dequantize and rmsnorm_fp4_quantize beside torch.compile of the formula,
+torchao, bitsandbytes (its own 4-bit format) and a copy.
 
-    python benchmarks/bench_fp4.py [results.json]    # and results.png, with matplotlib
+    python benchmarks/bench_fp4.py [--quick]
 
-Bytes of an element of b bytes: x is read (b), codes (1/2) and scales (1/16 for NVFP4, 1/32 for
-MXFP4) are written, or the other way round. Computing amax reads x once more. torchao and
-bitsandbytes (another format, 4.5 bits an element too) are timed where they are installed.
+An element of b bytes becomes a code (1/2) and its share of a scale: 1/16 in NVFP4, 1/32 in MXFP4.
 """
 
 import functools
-import json
-import sys
-from pathlib import Path
 
+import peers
 import torch
-from common import (
-    DEVICE,
-    call_overhead,
-    copy_bytes_per_second,
-    measure,
-    print_header,
-    print_row,
-)
+from bars import microseconds, of_copy
+from suite import Case, Lazy, Suite, rotations
 
 import my_ops
 
-SIDE = 16384 if DEVICE == "cuda" else 2048
-SCALE_BYTES = {"nvfp4": 1 / 16, "mxfp4": 1 / 32}
+PACKED_BYTES = {"nvfp4": 1 / 2 + 1 / 16, "mxfp4": 1 / 2 + 1 / 32}
+FORMATS = list(PACKED_BYTES)
+SIDE = {"gpu": [16384], "gpu quick": [8192], "cpu": [4096], "cpu quick": [64]}
+DTYPES = {
+    "gpu": [torch.bfloat16, torch.float16, torch.float32],
+    "gpu quick": [torch.bfloat16],
+    "cpu": [torch.float32],
+    "cpu quick": [torch.bfloat16, torch.float32],
+}
+SMALL_ROWS = {"gpu": [1, 8, 64], "gpu quick": [1, 64], "cpu": [1], "cpu quick": [1]}
+SMALL_WIDTH = {"gpu": [8192], "gpu quick": [8192], "cpu": [8192], "cpu quick": [64]}
+CHECKED_ROWS = 64
+
+suite = Suite("fp4")
+
+
+def data(device, side, dtype):
+    x = torch.randn(side, side, device=device).to(dtype)
+    return x, torch.ops.my_ops.fp4_amax(x)
+
+
+def quantize(x, format, amax, **options):
+    """With the tensor's amax given where the format has one."""
+    given = {"amax": amax} if format == "nvfp4" else {}
+    return functools.partial(my_ops.fp4_quantize, x, format, **given, **options)
+
+
+def same_bytes(expected):
+    """The first stored rows have the bytes of `expected`, which another route made."""
+
+    def check(q):
+        rows = slice(expected.packed.shape[0])
+        assert torch.equal(q.packed[rows].to(expected.device), expected.packed), "other codes"
+        scales = q.scale_bytes[rows].to(expected.device)
+        assert torch.equal(scales, expected.scale_bytes), "other scales"
+
+    return check
+
+
+def of_cpu(x, format, amax, axis=-1, **options):
+    """What the CPU makes of the first rows (with axis 0, columns)."""
+    first = x[:CHECKED_ROWS] if axis else x[:, :CHECKED_ROWS]
+    return quantize(first.cpu(), format, amax.cpu(), axis=axis, **options)()
+
+
+def case(x, functions, check, nbytes, bars):
+    """`nbytes` for each element."""
+    return Case(functions, check, bytes=int(nbytes * x.numel()), copy=x, bars=bars)
+
+
+def on_cpu(x):
+    """100 million elements in a second, with two threads."""
+    return microseconds(x.numel() / 100, on="cpu")
+
+
+def only_ours(check):
+    """Other libraries' bytes differ, or lie in another order: they are only timed."""
+    return lambda result: check(result) if isinstance(result, my_ops.FP4Tensor) else None
 
 
 def formula(x, amax):
@@ -41,151 +88,136 @@ def formula(x, amax):
     return codes[..., ::2] | (codes[..., 1::2] << 4), scale
 
 
-def cases(x):
-    """name: (bytes of an element, function)."""
-    b = x.dtype.itemsize
-    amax = torch.ops.my_ops.fp4_amax(x)
-    quantize = my_ops.fp4_quantize
-    compiled = torch.compile(formula)
-    yield "amax", b, lambda: torch.ops.my_ops.fp4_amax(x)
-    for format, options in (("nvfp4", {"amax": amax}), ("mxfp4", {})):
-        given = functools.partial(quantize, x, format, **options)
-        q = given()
-        stored = 1 / 2 + SCALE_BYTES[format]
-        yield f"{format} quantize", b + stored, given
-        if format == "nvfp4":
-            yield "nvfp4 quantize, torch.compile", b + stored, lambda: compiled(x, amax)
-            yield "nvfp4 amax and quantize", 2 * b + stored, lambda: quantize(x)
-            yield "nvfp4 quantize, 2D scales", b + stored, functools.partial(given, block2d=True)
-        yield f"{format} quantize along axis 0", b + stored, functools.partial(given, axis=0)
-        stochastic = functools.partial(given, rounding="stochastic")
-        yield f"{format} quantize, stochastic", b + stored, stochastic
-        yield f"{format} dequantize", b + stored, q.dequantize
-        rows, weight = x.view(-1, 8192 if DEVICE == "cuda" else 2048), x[0, :8192]
-        fused = functools.partial(my_ops.rmsnorm_fp4_quantize, rows, weight, format=format)
-        yield f"{format} rmsnorm and quantize", b + stored, functools.partial(fused, **options)
-    yield from other_libraries(x, amax)
+def check_formula(x, amax):
+    """What torch.compile is given does the same work."""
+    packed, scale = formula(x[:CHECKED_ROWS], amax)
+    q = my_ops.fp4_quantize(x[:CHECKED_ROWS], amax=amax)
+    assert torch.equal(packed, q.packed) and torch.equal(scale.view(torch.uint8), q.scale_bytes)
 
 
-def other_libraries(x, amax):
-    b = x.dtype.itemsize
-    if x.dtype != torch.float16:
-        try:
-            from torchao.prototype.mx_formats.mx_tensor import to_mx
-            from torchao.prototype.mx_formats.nvfp4_tensor import nvfp4_quantize
-        except ImportError:
-            pass
-        else:
-            scale = amax / 2688
-            nvfp4, mxfp4 = torch.compile(nvfp4_quantize), torch.compile(to_mx)
-            yield "nvfp4 torchao, compiled", b + 9 / 16, lambda: nvfp4(x, 16, scale)
-            element = torch.float4_e2m1fn_x2
-            yield "mxfp4 torchao, compiled", b + 17 / 32, lambda: mxfp4(x, element, 32)
-    try:
-        from bitsandbytes.functional import quantize_4bit
-    except ImportError:
-        return
-    if DEVICE == "cuda":
-        part = x[:8192, :8192].contiguous()  # it is slow: a quarter of the tensor
-        share = part.numel() / x.numel()
-        yield "bitsandbytes 4-bit", (b + 9 / 16) * share, lambda: quantize_4bit(part)
-
-
-def check_bytes(x):
-    """Every kernel gives the CPU's bytes, and the formula to compare with does the same work."""
-    q = my_ops.fp4_quantize(x)
-    packed, scale = formula(x, q.amax)
-    assert torch.equal(packed, q.packed)
-    assert torch.equal(scale.view(torch.uint8), q.scale_bytes)
-    assert q.amax == x.abs().max()
-    for format in SCALE_BYTES:
-        for options in ({}, {"axis": 0}, {"rounding": "stochastic"}):
-            q, expected = (my_ops.fp4_quantize(t, format, **options) for t in (x, x.cpu()))
-            assert torch.equal(q.packed.cpu(), expected.packed)
-            assert torch.equal(q.scale_bytes.cpu(), expected.scale_bytes)
-            assert torch.equal(q.dequantize().cpu(), expected.dequantize())
-            # The noise of 4 bits; of stochastic rounding sqrt(2) times and more.
-            error = (q.dequantize().float() - x.float()).norm() / x.float().norm()
-            assert error < (0.2 if options.get("rounding") else 0.12)
-
-
-def bandwidth() -> dict[str, float]:
-    """The share of a copy's rate, by case."""
-    copy = copy_bytes_per_second()
-    shares = {}
-    print_header(f"fp4, [{SIDE}, {SIDE}]", "case", "us", "GB/s", "of copy")
-    print_row("copy", "", copy / 1e9, "")
-    for dtype in (torch.bfloat16, torch.float16, torch.float32):
-        x = torch.randn(SIDE, SIDE, device=DEVICE).to(dtype)
-        check_bytes(x[:64])
-        for name, bytes_, function in cases(x):
-            seconds = measure(function)
-            rate = bytes_ * x.numel() / seconds
-            cells = seconds * 1e6, rate / 1e9, f"{100 * rate / copy:.1f} %"
-            print_row(f"{name} {str(dtype)[6:]}", *cells)
-            shares[f"{name} {str(dtype)[6:]}"] = rate / copy
-    return shares
-
-
-def small_rows() -> None:
-    """Few rows of 8192 in a CUDA graph, as in decoding."""
-    if DEVICE != "cuda":
-        return
-    print_header("fp4, us in a CUDA graph, rows of 8192 bfloat16", "rows", "amax given", "amax")
-    for rows in (1, 8, 64):
-        x = torch.randn(rows, 8192, dtype=torch.bfloat16, device=DEVICE)
-        amax = torch.ops.my_ops.fp4_amax(x)
-        raw = functools.partial(torch.ops.my_ops.fp4_quantize, x, amax)
-        given = graphed(functools.partial(raw, "nvfp4", "floor", "nearest", 0))
-        own = graphed(functools.partial(my_ops.fp4_quantize, x))
-        print_row(str(rows), *(measure(g.replay) / CALLS_IN_GRAPH * 1e6 for g in (given, own)))
-
-
-CALLS_IN_GRAPH = 50
-
-
-def graphed(function) -> torch.cuda.CUDAGraph:
-    function()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(CALLS_IN_GRAPH):
-            function()
-    return graph
-
-
-def save(shares: dict[str, float], path: Path) -> None:
-    path.write_text(json.dumps(shares, indent=1) + "\n")
-    try:
-        import matplotlib.pyplot as plt
-    except ImportError:
-        return
-    figure, axes = plt.subplots(figsize=(8, 0.22 * len(shares) + 1), layout="constrained")
-    axes.barh(list(shares), [100 * share for share in shares.values()])
-    axes.invert_yaxis()
-    axes.axvline(100, color="black", linewidth=1)
-    axes.set_xlabel("% of the rate of a copy")
-    figure.savefig(path.with_suffix(".png"))
-
-
-def overhead() -> None:
-    print_header("fp4, host time of a call on [16, 1024] bfloat16", "case", "us")
-    x = torch.randn(16, 1024, dtype=torch.bfloat16, device=DEVICE)
-    amax = torch.ops.my_ops.fp4_amax(x)
-    q = my_ops.fp4_quantize(x)
-    leaf = x.clone().requires_grad_()
-    functions = {
-        "quantize, amax given": lambda: my_ops.fp4_quantize(x, amax=amax),
-        "quantize": lambda: my_ops.fp4_quantize(x),
-        "quantize, gradient": lambda: my_ops.fp4_quantize(leaf, amax=amax),
-        "dequantize": lambda: my_ops.fp4_dequantize(q),
+def other_quantizers(device, x, format, amax):
+    """On a GPU and for bfloat16, which all of them take."""
+    if device == "cpu" or x.dtype != torch.bfloat16:
+        return {}
+    if format == "nvfp4":
+        check_formula(x, amax)
+        prepare = {
+            "torch.compile": lambda: functools.partial(torch.compile(formula), amax=amax),
+            "torchao": lambda: peers.torchao_nvfp4(device, amax),
+        }
+    else:
+        prepare = {"torchao": lambda: peers.torchao_mxfp4(device)}
+    prepare["bitsandbytes"] = lambda: peers.bitsandbytes_quantize(device)
+    return {
+        name: Lazy(lambda make=make: functools.partial(make(), x)) for name, make in prepare.items()
     }
-    for name, function in functions.items():
-        print_row(name, call_overhead(function) * 1e6)
+
+
+@suite.group(rows=SMALL_ROWS, H=SMALL_WIDTH, kind=["nvfp4, amax given", "nvfp4", "mxfp4"])
+def small(device, rows, H, kind):
+    """2 + 9/16 (MXFP4: 17/32) for each element: bfloat16 x is read, codes and scales written."""
+    inputs = torch.randn(rotations(2 * rows * H, device), rows, H, device=device).bfloat16()
+    amax, format = torch.ops.my_ops.fp4_amax(inputs[0]), kind[:5]
+    given = {"amax": amax} if "given" in kind else {}
+    return Case(
+        {"my_ops": lambda i: my_ops.fp4_quantize(inputs[i], format, **given)},
+        same_bytes(of_cpu(inputs[0], format, amax)),
+        bytes=int((2 + PACKED_BYTES[format]) * rows * H),
+        how="graph",
+        calls=len(inputs),
+        bars=[microseconds(4)],
+    )
+
+
+@suite.group(dtype=DTYPES, format=FORMATS, side=SIDE)
+def quantize_rows(device, dtype, format, side):
+    """b + 9/16 (MXFP4: 17/32) for each element: x is read, codes and scales written."""
+    x, amax = data(device, side, dtype)
+    functions = {"my_ops": quantize(x, format, amax)} | other_quantizers(device, x, format, amax)
+    check = only_ours(same_bytes(of_cpu(x, format, amax)))
+    bars = [of_copy(0.92 if dtype == torch.float32 else 0.88), on_cpu(x)]
+    return case(x, functions, check, dtype.itemsize + PACKED_BYTES[format], bars)
+
+
+@suite.group(dtype=DTYPES, side=SIDE)
+def quantize_with_amax(device, dtype, side):
+    """2 b + 9/16 for each element: x is read twice, codes and scales written."""
+    x, amax = data(device, side, dtype)
+    functions = {"my_ops": lambda: my_ops.fp4_quantize(x)}
+    nbytes = 2 * dtype.itemsize + PACKED_BYTES["nvfp4"]
+    check = same_bytes(of_cpu(x, "nvfp4", amax))
+    return case(x, functions, check, nbytes, [of_copy(0.85), on_cpu(x)])
+
+
+@suite.group(dtype=DTYPES, format=FORMATS, side=SIDE)
+def quantize_columns(device, dtype, format, side):
+    """b + 9/16 (MXFP4: 17/32) for each element: x is read, codes and scales written."""
+    x, amax = data(device, side, dtype)
+    check = same_bytes(of_cpu(x, format, amax, axis=0))
+    functions = {"my_ops": quantize(x, format, amax, axis=0)}
+    return case(x, functions, check, dtype.itemsize + PACKED_BYTES[format], [of_copy(0.70)])
+
+
+@suite.group(dtype=DTYPES, side=SIDE)
+def quantize_with_2d_scales(device, dtype, side):
+    """b + 9/16 for each element: x is read, codes and scales written."""
+    x, amax = data(device, side, dtype)
+    check = same_bytes(of_cpu(x, "nvfp4", amax, block2d=True))
+    functions = {"my_ops": quantize(x, "nvfp4", amax, block2d=True)}
+    return case(x, functions, check, dtype.itemsize + PACKED_BYTES["nvfp4"], [])
+
+
+@suite.group(dtype=DTYPES, format=FORMATS, side=SIDE)
+def quantize_stochastically(device, dtype, format, side):
+    """b + 9/16 (MXFP4: 17/32) for each element: x is read, codes and scales written."""
+    x, amax = data(device, side, dtype)
+    check = same_bytes(of_cpu(x, format, amax, rounding="stochastic"))
+    functions = {"my_ops": quantize(x, format, amax, rounding="stochastic")}
+    return case(x, functions, check, dtype.itemsize + PACKED_BYTES[format], [of_copy(0.55)])
+
+
+@suite.group(dtype=DTYPES, format=FORMATS, side=SIDE)
+def dequantize(device, dtype, format, side):
+    """b + 9/16 (MXFP4: 17/32) for each element: codes and scales are read, x written."""
+    x, amax = data(device, side, dtype)
+    q = quantize(x, format, amax)()
+    functions = {"my_ops": q.dequantize}
+    if device != "cpu" and dtype == torch.bfloat16:
+        functions["bitsandbytes"] = Lazy(
+            lambda: functools.partial(
+                peers.bitsandbytes_dequantize(device), *peers.bitsandbytes_quantize(device)(x)
+            )
+        )
+    expected = of_cpu(x, format, amax).dequantize()
+    noise = (expected - x[:CHECKED_ROWS].cpu()).norm()
+
+    def check(actual):
+        """Ours are the CPU's values; another 4-bit format has about the same noise."""
+        rows = actual[:CHECKED_ROWS].cpu()
+        same = torch.equal(rows, expected)
+        assert same or (rows - x[:CHECKED_ROWS].cpu()).norm() < 2 * noise, "other values"
+
+    return case(
+        x, functions, check, dtype.itemsize + PACKED_BYTES[format], [of_copy(0.90), on_cpu(x)]
+    )
+
+
+@suite.group(dtype=DTYPES, format=FORMATS, side=SIDE)
+def rmsnorm_quantize(device, dtype, format, side):
+    """b + 9/16 (MXFP4: 17/32) for each element: x is read, codes and scales of y written."""
+    x, _ = data(device, side, dtype)
+    x = x.view(-1, min(side, 8192))
+    weight = torch.randn(x.shape[1], dtype=dtype, device=device)
+    y = my_ops.rmsnorm(x, weight)
+    amax = torch.ops.my_ops.fp4_amax(y)
+    given = {"amax": amax} if format == "nvfp4" else {}
+    functions = {
+        "my_ops": functools.partial(my_ops.rmsnorm_fp4_quantize, x, weight, format=format, **given),
+        "my_ops, two calls": lambda: quantize(my_ops.rmsnorm(x, weight), format, amax)(),
+    }
+    check = same_bytes(quantize(y[:CHECKED_ROWS], format, amax)())
+    return case(x, functions, check, dtype.itemsize + PACKED_BYTES[format], [of_copy(0.80)])
 
 
 if __name__ == "__main__":
-    shares = bandwidth()
-    small_rows()
-    overhead()
-    if len(sys.argv) > 1:
-        save(shares, Path(sys.argv[1]))
+    suite.main()

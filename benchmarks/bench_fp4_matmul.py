@@ -1,163 +1,238 @@
-"""my_ops.fp4_linear and fp4_matmul beside torch's products in bfloat16.
+"""my_ops.fp4_linear beside cuBLAS in 16 bits (torch), Humming and bitsandbytes; fp4_matmul, whose
+operands are both FP4, beside torch.
 
-    python benchmarks/bench_fp4_matmul.py [results.json]    # and results.png, with matplotlib
+    python benchmarks/bench_fp4_matmul.py [--quick]
 
-Operations: 2 M N K for a product. The bytes of fp4_linear at small M are those of the weight: 4.5
-bits an element in NVFP4, 4.25 in MXFP4, 16 in bfloat16. On a GPU a call runs inside a CUDA graph
-and the weights of the calls rotate through more memory than L2 holds.
+A linear layer runs inside a CUDA graph, its weights rotate through more memory than L2 holds.
 """
 
-import json
-import sys
-from pathlib import Path
+import functools
 
+import peers
 import torch
-from common import DEVICE, call_overhead, check, measure, print_header, print_row
+from bars import microseconds, speed, time_ratio, value
+from suite import Case, Lazy, Suite, Values, close, rotations
 from torch.nn import functional as F
 
 import my_ops
 
-CUDA = DEVICE == "cuda"
-SIZE = 8192 if CUDA else 512
-ROWS = (1, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096) if CUDA else (1, 16, 128)
-LAYERS = ((4096, 4096), (14336, 4096), (4096, 14336), (28672, 8192)) if CUDA else ((256, 512),)
-ROTATED_BYTES = 300 << 20 if CUDA else 1  # six times the L2 of an H200
+FORMATS = ("nvfp4", "mxfp4")
+PACKED_BYTES = {"nvfp4": 9 / 16, "mxfp4": 17 / 32}
+BF16 = [torch.bfloat16]
+DTYPES = {s: [torch.bfloat16, torch.float16] for s in ("gpu", "cpu", "cpu quick")}
+DTYPES["gpu quick"] = BF16
+LAYER = {"gpu": [8192], "gpu quick": [8192], "cpu": [512], "cpu quick": [64]}
+ROWS = {
+    "gpu": [1, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096],
+    "gpu quick": [1, 64, 1024],
+    "cpu": [1, 16, 128],
+    "cpu quick": [1, 8],
+}
+OTHER_LAYERS = {  # N, K
+    "gpu": [(4096, 4096), (14336, 4096), (4096, 14336), (28672, 8192), (5003, 4112)],
+    "gpu quick": [(4096, 14336)],
+    "cpu": [(256, 512)],
+    "cpu quick": [(37, 48)],
+}
+OTHER_ROWS = {"gpu": [1, 16, 64, 128, 512, 1024], "gpu quick": [16], "cpu": [1], "cpu quick": [1]}
+PRODUCTS = {"gpu": [4096, 8192], "gpu quick": [4096], "cpu": [512], "cpu quick": [32]}
+# The longest times of an 8192 x 8192 layer in us, from M = 256 over the time of torch.
+LONGEST_US = {1: 12.5, 4: 12.5, 8: 12.5, 16: 14, 32: 16, 64: 20, 128: 28}
+LONGEST_OF_TORCH = {256: 1, 512: 1}
+LONGEST_OF_TORCH_BEYOND = 1.03
+OTHER_LAYERS_SLACK = 1.2  # of the same ratio to the bytes of the weight
+
+suite = Suite("fp4_matmul")
 
 
-def seconds_of(function, weights) -> float:
-    """Of function(weight), in turn over the weights."""
-    if not CUDA:
-        return measure(lambda: [function(w) for w in weights]) / len(weights)
-    function(weights[0])
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for weight in weights:
-            function(weight)
-    return measure(graph.replay) / len(weights)
+@functools.lru_cache(maxsize=1)
+def dense_weight(device, N, K, dtype):
+    return torch.randn(N, K, device=device, dtype=dtype) / K**0.5
 
 
-def copies_of(weight: torch.Tensor) -> list[torch.Tensor]:
-    return [weight] + [weight.clone() for _ in range(ROTATED_BYTES // weight.nbytes)]
+@functools.lru_cache(maxsize=6)  # the libraries of one layer
+def linear(library, device, N, K, dtype):
+    """linear(x, i) with the i-th copy of the weight, for which the library has its own format."""
+    dense = dense_weight(device, N, K, dtype)
+    name, _, format = library.partition(" ")
+    packed = int(PACKED_BYTES.get(format, 9 / 16) * N * K)
+    count = rotations(dense.nbytes if name == "torch" else packed, device)
+    if name == "torch":
+        weights = [dense.clone() for _ in range(count)]
+        return lambda x, i: F.linear(x, weights[i % count])
+    if name == "my_ops":
+        q = my_ops.fp4_quantize(dense, format)
+        quantized = [q, *(q.clone() for _ in range(count - 1))]
+        return lambda x, i: my_ops.fp4_linear(x, quantized[i % count])
+    if name == "humming":
+        layer = peers.humming_linear(device, [dense] * count, format)
+    else:
+        layer = peers.bitsandbytes_linear(device, [dense] * count)
+    return lambda x, i: layer(x, i % count)
 
 
-def layer(N: int, K: int, rows, dtype: torch.dtype) -> dict[str, dict[int, float]]:
-    """Microseconds of a layer by library and number of rows of x."""
-    print_header(
-        f"linear, {str(dtype)[6:]} x [M, {K}], weight [{N}, {K}], us",
-        "M",
-        "nvfp4",
-        "mxfp4",
-        "torch",
-        "nvfp4 TFLOP/s",
+def layer(device, dtype, N, K, M, bars):
+    x = torch.randn(M, K, device=device, dtype=dtype)
+    wide = F.linear(x.float(), dense_weight(device, N, K, dtype).float())
+    libraries = ["my_ops nvfp4", "my_ops mxfp4", "torch"]
+    if device != "cpu":
+        libraries += ["humming nvfp4", "humming mxfp4", "bitsandbytes"]
+
+    def prepare(library):
+        function = linear(library, device, N, K, dtype)
+        if library.startswith("my_ops"):  # exact up to rounding, of what the weight became
+            q = my_ops.fp4_quantize(dense_weight(device, N, K, dtype), library[-5:])
+            close(function(x, 0), F.linear(x.float(), q.dequantize(torch.float32)))
+        return lambda i: function(x, i)
+
+    return Case(
+        {name: Lazy(functools.partial(prepare, name)) for name in libraries},
+        lambda y: close(y, wide, 0.2),  # the noise of 4 bits
+        bytes=int(PACKED_BYTES["nvfp4"] * N * K),
+        flops=2 * M * N * K,
+        how="graph",
+        calls=24 if M <= 128 else 9,
+        bars=bars,
     )
-    dense = torch.randn(N, K, dtype=dtype, device=DEVICE) / K**0.5
-    weights = {"torch": copies_of(dense)}
-    for format in ("nvfp4", "mxfp4"):
-        weights[format] = copies_of(my_ops.fp4_quantize(dense, format))
-    times = {name: {} for name in ("nvfp4", "mxfp4", "torch")}
-    for M in rows:
-        x = torch.randn(M, K, dtype=dtype, device=DEVICE)
-        for name in times:
-            function = F.linear if name == "torch" else my_ops.fp4_linear
-            w = weights[name][0]
-            wide = w.float() if name == "torch" else w.dequantize(torch.float32)
-            check(function(x, w), F.linear(x.float(), wide))
-            times[name][M] = seconds_of(lambda w, x=x, f=function: f(x, w), weights[name]) * 1e6
-        print_row(M, *(t[M] for t in times.values()), 2e-6 * M * N * K / times["nvfp4"][M])
-    return times
 
 
-def linear() -> dict:
-    results = {}
-    for dtype in (torch.bfloat16, torch.float16):
-        results[f"{SIZE} x {SIZE} {str(dtype)[6:]}"] = layer(SIZE, SIZE, ROWS, dtype)
-    for N, K in LAYERS:
-        results[f"{N} x {K} bfloat16"] = layer(N, K, ROWS[::3], torch.bfloat16)
-    return results
+def bars_of(M, us_scale=1.0, slack=1.0):
+    names = [f"my_ops {format}" for format in FORMATS]
+    if M in LONGEST_US:
+        return [microseconds(LONGEST_US[M] * us_scale * slack, name) for name in names]
+    ratio = LONGEST_OF_TORCH.get(M, LONGEST_OF_TORCH_BEYOND)
+    return [time_ratio("torch", ratio * slack, name) for name in names]
 
 
-def picture(results: dict, path: Path) -> None:
-    try:
-        from matplotlib import pyplot
-    except ImportError:
-        return
-    name, times = next(iter(results.items()))
-    for library, by_rows in times.items():
-        pyplot.plot(list(by_rows), list(by_rows.values()), marker="o", label=library)
-    pyplot.loglog(base=2)
-    pyplot.xlabel("rows of x")
-    pyplot.ylabel("us")
-    pyplot.title(f"linear, {name}")
-    pyplot.legend()
-    pyplot.savefig(path, dpi=150)
+@suite.group(dtype=DTYPES, N=LAYER, M=ROWS)
+def linear_layer(device, dtype, N, M):
+    """2 M N K operations, K = N; 9/16 N K bytes: those of the NVFP4 weight."""
+    return layer(device, dtype, N, N, M, bars_of(M))
 
 
-def product() -> None:
-    print_header(
-        "fp4_matmul of dense bfloat16 operands, quantization included",
-        "M = N = K, case",
-        "nvfp4 TFLOP/s",
-        "torch TFLOP/s",
-    )
-    for size in (SIZE // 2, SIZE):
-        a, b = (torch.randn(size, size, dtype=torch.bfloat16, device=DEVICE) for _ in range(2))
-        grad = torch.randn(size, size, dtype=torch.bfloat16, device=DEVICE)
-        qa, qb = my_ops.fp4_quantize(a), my_ops.fp4_quantize(b, axis=0)
-        wide_a, wide_b = qa.dequantize(torch.float32), qb.dequantize(torch.float32)
-        check(my_ops.fp4_matmul(a, b), wide_a @ wide_b)
-        check(my_ops.fp4_matmul(qa, qb), wide_a @ wide_b)
-        leaves = a.clone().requires_grad_(), b.clone().requires_grad_()
-        y = my_ops.fp4_matmul(*leaves)
-        grad_a, grad_b = torch.autograd.grad(y, leaves, grad, retain_graph=True)
-        check(grad_a, grad.float() @ wide_b.t())
-        check(grad_b, wide_a.t() @ grad.float())
-        cases = {
-            "forward": (2, lambda a=a, b=b: my_ops.fp4_matmul(a, b), lambda a=a, b=b: a @ b),
-            "operands quantized before": (
-                2,
-                lambda qa=qa, qb=qb: my_ops.fp4_matmul(qa, qb),
-                lambda a=a, b=b: a @ b,
-            ),
-            "both gradients": (
-                4,
-                lambda y=y, leaves=leaves, grad=grad: torch.autograd.grad(
-                    y, leaves, grad, retain_graph=True
-                ),
-                lambda a=a, b=b, grad=grad: (grad @ b.t(), a.t() @ grad),
-            ),
-        }
-        for name, (operations, ours, torchs) in cases.items():
-            rates = [operations * size**3 / measure(f) / 1e12 for f in (ours, torchs)]
-            print_row(f"{size}, {name}", *rates)
+@suite.group(dtype=BF16, layer=OTHER_LAYERS, M=OTHER_ROWS)
+def other_layers(device, dtype, layer, M):
+    """2 M N K operations; 9/16 N K bytes: those of the NVFP4 weight."""
+    N, K = layer
+    bars = bars_of(M, us_scale=N * K / 8192**2, slack=OTHER_LAYERS_SLACK)
+    return make_layer(device, dtype, N, K, M, bars)
 
 
-def overhead() -> None:
-    print_header("host time of a call, M = N = K = 64, bfloat16", "case", "my_ops us", "torch us")
-    x, w = (torch.randn(64, 64, dtype=torch.bfloat16, device=DEVICE) for _ in range(2))
-    q = my_ops.fp4_quantize(w)
-    for name, input_ in (("no gradient", x), ("gradient of x", x.clone().requires_grad_())):
-        torchs = call_overhead(lambda x=input_: F.linear(x, w)) * 1e6
-        print_row(
-            f"fp4_linear, {name}",
-            call_overhead(lambda x=input_: my_ops.fp4_linear(x, q)) * 1e6,
-            torchs,
+make_layer = layer
+
+
+class Product:
+    """Square operands, dense and packed, and a graph for their gradients."""
+
+    def __init__(self, device, n):
+        self.a, self.b, self.grad = (
+            torch.randn(n, n, device=device, dtype=torch.bfloat16) for _ in range(3)
         )
-        print_row(
-            f"fp4_matmul, {name}",
-            call_overhead(lambda x=input_: my_ops.fp4_matmul(x, w)) * 1e6,
-            torchs,
-        )
+        self.leaves = [t.clone().requires_grad_() for t in (self.a, self.b)]
+
+    def packed(self, format):
+        return my_ops.fp4_quantize(self.a, format), my_ops.fp4_quantize(self.b, format, axis=0)
+
+    def wide(self, format):
+        return [q.dequantize(torch.float32) for q in self.packed(format)]
+
+    def gradients(self, y):
+        return torch.autograd.grad(y, self.leaves, self.grad, retain_graph=True)
 
 
-def main() -> None:
-    results = linear()
-    if len(sys.argv) > 1:
-        path = Path(sys.argv[1])
-        path.write_text(json.dumps(results, indent=1))
-        picture(results, path.with_suffix(".png"))
-    product()
-    overhead()
+def product_case(product, make, check, bars, products=1):
+    """make(format) is our function in a format, make(None) that of torch."""
+    functions = {}
+    for format in (*FORMATS, None):
+        name = f"my_ops {format}" if format else "torch"
+        functions[name] = Lazy(functools.partial(prepared, make, check, format))
+    bars = [speed("torch", bars, f"my_ops {format}") for format in FORMATS]
+    flops = 2 * products * product.a.shape[0] ** 3
+    return Case(functions, lambda result: None, flops=flops, bars=bars)
+
+
+def prepared(make, check, format):
+    function = make(format)
+    if format:
+        check(function(), format)
+    return function
+
+
+@suite.group(n=PRODUCTS)
+def forward(device, n):
+    """2 n^3 operations; both operands are quantized in the call."""
+    p = Product(device, n)
+
+    def make(format):
+        if format:
+            return lambda: my_ops.fp4_matmul(p.a, p.b, format)
+        return lambda: p.a @ p.b
+
+    def check(y, format):
+        wide_a, wide_b = p.wide(format)
+        close(y, wide_a @ wide_b)
+
+    return product_case(p, make, check, 0.85 if n == 4096 else 0.90)
+
+
+@suite.group(n=PRODUCTS)
+def packed_forward(device, n):
+    """2 n^3 operations; the operands were quantized before."""
+    p = Product(device, n)
+
+    def make(format):
+        if format:
+            a, b = p.packed(format)
+            return lambda: my_ops.fp4_matmul(a, b, format)
+        return lambda: p.a @ p.b
+
+    def check(y, format):
+        wide_a, wide_b = p.wide(format)
+        close(y, wide_a @ wide_b)
+
+    return product_case(p, make, check, 0.90)
+
+
+@suite.group(n=PRODUCTS)
+def backward(device, n):
+    """4 n^3 operations: both gradients, from the packed operands."""
+    p = Product(device, n)
+
+    def make(format):
+        y = my_ops.fp4_matmul(*p.leaves, format) if format else p.leaves[0] @ p.leaves[1]
+        return lambda: p.gradients(y)
+
+    def check(gradients, format):
+        wide_a, wide_b = p.wide(format)
+        close(gradients[0], p.grad.float() @ wide_b.t())
+        close(gradients[1], wide_a.t() @ p.grad.float())
+
+    return product_case(p, make, check, 0.90, products=2)
+
+
+@suite.group(n=PRODUCTS)
+def memory(device, n):
+    """Bytes kept between forward and backward, over those of the bfloat16 operands."""
+    p = Product(device, n)
+    dense = p.a.nbytes + p.b.nbytes
+    kept = {f"my_ops {f}": saved_bytes(my_ops.fp4_matmul, *p.leaves, f) / dense for f in FORMATS}
+    kept["torch"] = saved_bytes(torch.matmul, *p.leaves) / dense
+    return Values(kept, "of the operands", [value(0.30, f"my_ops {f}") for f in FORMATS])
+
+
+def saved_bytes(function, *args):
+    """Bytes of all distinct tensors that function(*args) saves for its backward."""
+    saved = {}
+
+    def pack(tensor):
+        saved[tensor.data_ptr()] = tensor.nbytes
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        kept = function(*args)
+    assert kept.requires_grad
+    return sum(saved.values())
 
 
 if __name__ == "__main__":
-    main()
+    suite.main()

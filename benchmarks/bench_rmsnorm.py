@@ -1,168 +1,228 @@
-"""my_ops.rmsnorm beside torch: bandwidth over the width, small problems, overhead of a call.
+"""my_ops.rmsnorm and add_rmsnorm beside torch, torch.compile, Liger, QuACK and a copy.
 
-    python benchmarks/bench_rmsnorm.py
+    python benchmarks/bench_rmsnorm.py [--quick]
 
-Bytes: forward reads x and writes y (2 transfers); backward reads grad and x and writes grad_x (3);
-add_rmsnorm reads x and residual and writes y and the sum (4), and its backward reads the gradients
-of both and the sum and writes one (4). The weight is small beside them.
+The weight and its gradient are small beside the rows, and are not counted.
 """
 
+import peers
 import torch
-from common import (
-    DEVICE,
-    call_overhead,
-    check,
-    copy_bytes_per_second,
-    measure,
-    print_header,
-    print_row,
-)
+from bars import of_copy, speed
+from suite import Case, Lazy, Suite, close, rotations
 
 import my_ops
 
-ELEMENT_BYTES = 1 << 30 if DEVICE == "cuda" else 32 << 20
-OURS_BACKWARD = torch.ops.my_ops.rmsnorm_backward.default
-TORCH_BACKWARD = torch.ops.aten._fused_rms_norm_backward.default
-WIDTHS = [256, 1024, 4096, 8192, 16384, 65536, 131072, 262144, 111, 769, 5125]
 EPS = 1e-6
+WIDTHS = [256, 1024, 4096, 8192, 16384, 65536, 131072, 262144]
+TWO_DTYPES = [torch.bfloat16, torch.float32]
+ALL_DTYPES = {
+    "gpu": [torch.bfloat16, torch.float16, torch.float32],
+    "gpu quick": [torch.bfloat16],
+    "cpu": TWO_DTYPES,
+    "cpu quick": TWO_DTYPES,
+}
+
+ELEMENTS = {"gpu": [1 << 29], "gpu quick": [1 << 28], "cpu": [1 << 24], "cpu quick": [1 << 11]}
+LARGE = {
+    "gpu": WIDTHS,
+    "gpu quick": [1024, 16384, 131072],
+    "cpu": [4096],
+    "cpu quick": [64],
+}
+ODD = {"gpu": [111, 769, 5125], "gpu quick": [769], "cpu quick": [37]}
+VIEWS = {"gpu": [3584], "gpu quick": [3584], "cpu quick": [32]}
+SMALL_ROWS = {"gpu": [1, 8, 64, 256, 512], "gpu quick": [1, 512], "cpu": [1], "cpu quick": [1]}
+SMALL_WIDTHS = {"gpu": [4096, 8192], "gpu quick": [4096], "cpu": [4096], "cpu quick": [64]}
+
+suite = Suite("rmsnorm")
 
 
-def torch_add(x, residual, weight):
-    total = x + residual
-    return torch.nn.functional.rms_norm(total, weight.shape, weight, EPS), total
+def my_ops_rmsnorm(device, eps):
+    return lambda x, weight: my_ops.rmsnorm(x, weight, eps)
 
 
-def check_rows(x, grad, weight) -> None:
-    """The first rows of every timed function against float64."""
-    x, grad = x[:64], grad[:64]
-    leaves = x.double().requires_grad_(), weight.double().requires_grad_()
-    y = torch.nn.functional.rms_norm(leaves[0], weight.shape, leaves[1], EPS)
-    check(my_ops.rmsnorm(x, weight, EPS), y.detach())
-    expected = torch.autograd.grad(y, leaves, grad.double())
-    for actual, exact in zip(OURS_BACKWARD(grad, None, x, weight, EPS, 0.0), expected, strict=True):
-        check(actual, exact)
-    for actual, exact in zip(
-        my_ops.add_rmsnorm(x, grad, weight, EPS),
-        torch_add(x.double(), grad.double(), weight.double()),
-        strict=True,
-    ):
-        check(actual, exact)
+def my_ops_add_rmsnorm(device, eps):
+    return lambda x, residual, weight: my_ops.add_rmsnorm(x, residual, weight, eps)
 
 
-def torch_add_backward(grad, grad_sum, x, rstd, weight):
-    grad_x, grad_weight = TORCH_BACKWARD(grad, x, list(weight.shape), rstd, weight, [True, True])
-    return grad_x + grad_sum, grad_weight
+NORMS = {
+    "my_ops": my_ops_rmsnorm,
+    "torch": peers.torch_rms_norm,
+    "torch.compile": peers.compiled_rms_norm,
+    "liger": peers.liger_rms_norm,
+    "quack": peers.quack_rms_norm,
+}
+ADD_NORMS = {
+    "my_ops": my_ops_add_rmsnorm,
+    "torch": peers.torch_add_rms_norm,
+    "torch.compile": peers.compiled_add_rms_norm,
+    "liger": peers.liger_add_rms_norm,
+    "quack": peers.quack_add_rms_norm,
+}
 
 
-def bandwidth() -> None:
-    copy = copy_bytes_per_second()
-    print_header("rmsnorm, bandwidth", "case", "my_ops GB/s", "torch GB/s", "my_ops/copy")
-    print_row("copy", copy / 1e9, "", "")
-    for dtype in (torch.bfloat16, torch.float32):
-        for H in WIDTHS:
-            x = torch.randn(ELEMENT_BYTES // dtype.itemsize // H, H, dtype=dtype, device=DEVICE)
-            grad, more = torch.randn_like(x), torch.randn_like(x)
-            weight = torch.randn(H, dtype=dtype, device=DEVICE)
-            check_rows(x, grad, weight)
-            rstd = torch.rsqrt(x.float().square().mean(-1, keepdim=True) + EPS)
-            cases = {
-                "forward": (
-                    2,
-                    lambda x=x, w=weight: my_ops.rmsnorm(x, w, EPS),
-                    lambda x=x, w=weight: torch.nn.functional.rms_norm(x, w.shape, w, EPS),
-                ),
-                "backward": (
-                    3,
-                    lambda g=grad, x=x, w=weight: OURS_BACKWARD(g, None, x, w, EPS, 0.0),
-                    # torch has no backward kernel for the CPU.
-                    None
-                    if DEVICE == "cpu"
-                    else lambda g=grad, x=x, w=weight, r=rstd: TORCH_BACKWARD(
-                        g, x, list(w.shape), r, w, [True, True]
-                    ),
-                ),
-                "add backward": (
-                    4,
-                    lambda g=grad, m=more, x=x, w=weight: OURS_BACKWARD(g, m, x, w, EPS, 0.0),
-                    None
-                    if DEVICE == "cpu"
-                    else lambda g=grad, m=more, x=x, w=weight, r=rstd: torch_add_backward(
-                        g, m, x, r, w
-                    ),
-                ),
-                "add": (
-                    4,
-                    lambda x=x, r=grad, w=weight: my_ops.add_rmsnorm(x, r, w, EPS),
-                    lambda x=x, r=grad, w=weight: torch_add(x, r, w),
-                ),
-            }
-            for name, (transfers, ours, torchs) in cases.items():
-                rate = transfers * x.nbytes / measure(ours)
-                torch_rate = transfers * x.nbytes / measure(torchs) if torchs else None
-                print_row(
-                    f"{name} {str(dtype)[6:]} H={H}",
-                    rate / 1e9,
-                    torch_rate / 1e9 if torch_rate else "",
-                    f"{100 * rate / copy:.1f} %",
-                )
+def tensors(device, dtype, H, elements, count, shift=0):
+    """`count` matrices, which begin `shift` elements into an allocation, and a weight."""
+    rows = elements // H
+    made = [
+        torch.randn(rows * H + shift, device=device, dtype=dtype)[shift:].view(rows, H)
+        for _ in range(count)
+    ]
+    return *made, torch.randn(H, dtype=dtype, device=device)
 
 
-def misaligned_rows() -> None:
-    """Every row of this view begins at an odd element."""
-    copy = copy_bytes_per_second()
-    print_header("rmsnorm forward, rows at an odd element", "case", "my_ops GB/s", "my_ops/copy")
-    for dtype in (torch.bfloat16, torch.float32):
-        for H in (3584, 65536):
-            rows = ELEMENT_BYTES // dtype.itemsize // H
-            x = torch.randn(rows * H + 1, dtype=dtype, device=DEVICE)[1:].view(rows, H)
-            weight = torch.randn(H, dtype=dtype, device=DEVICE)
-            check(x, weight)
-            rate = 2 * x.nbytes / measure(lambda x=x, w=weight: my_ops.rmsnorm(x, w, EPS))
-            print_row(f"{str(dtype)[6:]} H={H}", rate / 1e9, f"{100 * rate / copy:.1f} %")
+def lazily(makers, device, prepare):
+    """prepare(the function of each library); the others than torch have no kernels for a CPU."""
+    return {
+        name: Lazy(lambda make=make: prepare(make(device, EPS)))
+        for name, make in makers.items()
+        if device != "cpu" or name in ("my_ops", "torch")
+    }
 
 
-def graph_seconds(function, inputs) -> float:
-    """A call on each of `inputs` in a CUDA graph, on average: no host time, and a cold cache."""
-    for x in inputs[:2]:
-        function(x)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        outputs = [function(x) for x in inputs]
-    return measure(graph.replay) / len(outputs)
+def forwards(makers, *args):
+    return lazily(makers, args[0].device.type, lambda norm: lambda: norm(*args))
 
 
-def small_problems() -> None:
-    print_header("rmsnorm, bfloat16, in a CUDA graph", "case", "my_ops us", "compile us", "copy us")
-    for H in (4096, 8192):
-        weight = torch.randn(H, dtype=torch.bfloat16, device=DEVICE)
-        for rows in (1, 8, 64, 256, 512):
-            torch.compiler.reset()  # else it gives up after a few shapes
-            compiled = torch.compile(torch.nn.functional.rms_norm, dynamic=False)
-            inputs = torch.randn(64, rows, H, dtype=torch.bfloat16, device=DEVICE).unbind()
-            times = [
-                graph_seconds(lambda x, w=weight: my_ops.rmsnorm(x, w, EPS), inputs),
-                graph_seconds(lambda x, w=weight, f=compiled: f(x, w.shape, w, EPS), inputs),
-                graph_seconds(torch.clone, inputs),
-            ]
-            print_row(f"{rows} x {H}", *(seconds * 1e6 for seconds in times))
+def backwards(makers, grads, *args):
+    """Each library's backward through autograd, from the graph that its forward left."""
+
+    def prepare(norm):
+        leaves = [arg.detach().requires_grad_() for arg in args]
+        outputs = norm(*leaves)
+        return lambda: torch.autograd.grad(outputs, leaves, grads, retain_graph=True)
+
+    return lazily(makers, args[0].device.type, prepare)
 
 
-def overhead() -> None:
-    print_header(
-        "rmsnorm, host time of a call on [16, 1024] bfloat16", "case", "my_ops us", "torch us"
+def exact(x, weight):
+    """In float64, of the first and the last rows."""
+    return torch.nn.functional.rms_norm(ends(x).double(), weight.shape, weight.double(), EPS)
+
+
+def ends(x):
+    return torch.cat([x[:32], x[-32:]])
+
+
+def exact_gradients(grad, x, weight):
+    """That of x for the first and last rows; that of the weight is the sum over all, in pieces."""
+    weight_gradient = torch.zeros_like(weight, dtype=torch.float64)
+    step = max(1, (1 << 26) // x.shape[1])
+    for rows, grads in zip(x.split(step), grad.split(step), strict=True):
+        rows = rows.double()
+        rows *= torch.rsqrt(rows.square().mean(1, keepdim=True) + EPS)
+        weight_gradient += rows.mul_(grads).sum(0)
+    leaf = ends(x).double().requires_grad_()
+    y = torch.nn.functional.rms_norm(leaf, weight.shape, weight.double(), EPS)
+    return torch.autograd.grad(y, leaf, ends(grad).double())[0], weight_gradient
+
+
+@suite.group(H=SMALL_WIDTHS, rows=SMALL_ROWS)
+def small(device, H, rows):
+    """4 H rows: bfloat16 x is read, y written."""
+    calls = rotations(2 * H * rows, device)
+    inputs = torch.randn(calls, rows, H, dtype=torch.bfloat16, device=device).unbind()
+    weight = torch.randn(H, dtype=torch.bfloat16, device=device)
+    expected = exact(inputs[0], weight)
+    return Case(
+        lazily(NORMS, device, lambda norm: lambda i: norm(inputs[i], weight)),
+        lambda y: close(ends(y), expected),
+        bytes=4 * H * rows,
+        how="graph",
+        calls=calls,
+        bars=[speed("torch.compile", 1)],
     )
-    x = torch.randn(16, 1024, dtype=torch.bfloat16, device=DEVICE)
-    weight = torch.randn(1024, dtype=torch.bfloat16, device=DEVICE)
-    for name, w in (("no gradient", weight), ("gradient", weight.clone().requires_grad_())):
-        ours = call_overhead(lambda w=w: my_ops.rmsnorm(x, w, EPS))
-        torchs = call_overhead(lambda w=w: torch.nn.functional.rms_norm(x, w.shape, w, EPS))
-        print_row(name, ours * 1e6, torchs * 1e6)
+
+
+@suite.group(dtype=ALL_DTYPES, H=LARGE, elements=ELEMENTS)
+def forward(device, dtype, H, elements, bound=0.96, shift=0):
+    """2 x.nbytes: x is read, y written."""
+    x, weight = tensors(device, dtype, H, elements, 1, shift)
+    expected = exact(x, weight)
+    bars = [of_copy(bound), speed("torch", 2, on="cpu")]
+    return Case(
+        forwards(NORMS, x, weight),
+        lambda y: close(ends(y), expected),
+        bytes=2 * x.nbytes,
+        copy=x,
+        bars=bars,
+    )
+
+
+@suite.group(dtype=ALL_DTYPES, H=LARGE, elements=ELEMENTS)
+def backward(device, dtype, H, elements, bound=0.92, shift=0):
+    """3 x.nbytes: grad and x are read, grad_x written."""
+    x, grad, weight = tensors(device, dtype, H, elements, 2, shift)
+    expected = exact_gradients(grad, x, weight)
+
+    def check(actual):
+        close(ends(actual[0]), expected[0])
+        close(actual[1], expected[1])
+
+    bars = [of_copy(bound), speed("torch", 2, on="cpu")]
+    return Case(backwards(NORMS, [grad], x, weight), check, bytes=3 * x.nbytes, copy=x, bars=bars)
+
+
+@suite.group(dtype=TWO_DTYPES, H=LARGE, elements=ELEMENTS)
+def add_forward(device, dtype, H, elements):
+    """4 x.nbytes: x and residual are read, y and the sum written."""
+    x, residual, weight = tensors(device, dtype, H, elements, 2)
+    total = x + residual
+    expected = exact(total, weight)
+
+    def check(actual):
+        close(ends(actual[0]), expected)
+        close(ends(actual[1]), ends(total))
+
+    return Case(
+        forwards(ADD_NORMS, x, residual, weight),
+        check,
+        bytes=4 * x.nbytes,
+        copy=x,
+        bars=[of_copy(0.92)],
+    )
+
+
+@suite.group(dtype=TWO_DTYPES, H=LARGE, elements=ELEMENTS)
+def add_backward(device, dtype, H, elements):
+    """4 x.nbytes: both gradients and the sum are read, the gradient of the sum written."""
+    x, residual, grad, more, weight = tensors(device, dtype, H, elements, 4)
+    total = x + residual
+    grad_x, grad_weight = exact_gradients(grad, total, weight)
+    grad_x += ends(more)
+
+    def check(actual):
+        close(ends(actual[0]), grad_x)
+        close(ends(actual[1]), grad_x)
+        close(actual[2], grad_weight)
+
+    functions = backwards(ADD_NORMS, [grad, more], x, residual, weight)
+    return Case(functions, check, bytes=4 * x.nbytes, copy=x, bars=[of_copy(0.92)])
+
+
+@suite.group(dtype=TWO_DTYPES, H=ODD, elements=ELEMENTS)
+def odd_width_forward(device, dtype, H, elements):
+    """2 x.nbytes: x is read, y written."""
+    return forward(device, dtype, H, elements, bound=0.70)
+
+
+@suite.group(dtype=TWO_DTYPES, H=ODD, elements=ELEMENTS)
+def odd_width_backward(device, dtype, H, elements):
+    """3 x.nbytes: grad and x are read, grad_x written."""
+    return backward(device, dtype, H, elements, bound=0.70)
+
+
+@suite.group(dtype=TWO_DTYPES, H=VIEWS, elements=ELEMENTS)
+def odd_element_forward(device, dtype, H, elements):
+    """2 x.nbytes: x, whose rows begin at an odd element, is read, y written."""
+    return forward(device, dtype, H, elements, bound=0.70, shift=1)
+
+
+@suite.group(dtype=TWO_DTYPES, H=VIEWS, elements=ELEMENTS)
+def odd_element_backward(device, dtype, H, elements):
+    """3 x.nbytes: grad and x, whose rows begin at an odd element, are read, grad_x written."""
+    return backward(device, dtype, H, elements, bound=0.70, shift=1)
 
 
 if __name__ == "__main__":
-    overhead()
-    if DEVICE == "cuda":
-        small_problems()
-        misaligned_rows()
-    bandwidth()
+    suite.main()

@@ -1,74 +1,64 @@
-"""my_ops.square beside torch.square: bandwidth on a large tensor, overhead on a small one.
+"""my_ops.square beside torch.square and a copy.
 
-    python benchmarks/bench_square.py
-
-Bytes: forward and in place read x and write y (2 transfers); backward reads grad and x and writes
-grad_x (3 transfers).
+python benchmarks/bench_square.py [--quick]
 """
 
+import peers
 import torch
-from common import (
-    DEVICE,
-    call_overhead,
-    copy_bytes_per_second,
-    measure,
-    print_header,
-    print_row,
-)
+from bars import of_copy
+from suite import Case, Lazy, Suite
 
 import my_ops
 
-LARGE_BYTES = 2 << 30 if DEVICE == "cuda" else 64 << 20
+suite = Suite("square")
+
+LARGE = {"gpu": [1 << 31], "gpu quick": [1 << 28], "cpu": [1 << 26], "cpu quick": [1 << 12]}
+DTYPES = [torch.float32, torch.bfloat16]
 
 
-def check(x, grad) -> None:
+def check(expected):
     """Every result is torch's, bit for bit: each is rounded once."""
-    expected = torch.square(x)
-    assert torch.equal(my_ops.square(x), expected)
-    assert torch.equal(my_ops.square_(x.clone()), expected)
-    assert torch.equal(torch.ops.my_ops.square_backward(grad, x), grad * 2 * x)
+
+    def same(actual):
+        assert torch.equal(actual, expected), "differs from torch's"
+
+    return same
 
 
-def bandwidth() -> None:
-    copy = copy_bytes_per_second()
-    print_header("square, bandwidth", "case", "my_ops GB/s", "torch GB/s", "my_ops/copy")
-    print_row("copy", copy / 1e9, "", "")
-    for dtype in (torch.float32, torch.bfloat16):
-        x = torch.randn(LARGE_BYTES // dtype.itemsize, dtype=dtype, device=DEVICE)
-        grad = torch.randn_like(x)
-        ones = torch.ones_like(x)  # in place, anything else would run to infinity
-        check(x, grad)
-        # torch has no single kernel for the gradient; its formula is grad * 2 * x.
-        cases = {
-            "forward": (2, lambda x=x: my_ops.square(x), lambda x=x: torch.square(x)),
-            "in place": (2, lambda x=ones: my_ops.square_(x), lambda x=ones: x.square_()),
-            "backward": (
-                3,
-                lambda x=x, grad=grad: torch.ops.my_ops.square_backward(grad, x),
-                lambda x=x, grad=grad: grad * 2 * x,
-            ),
-        }
-        for name, (transfers, ours, torchs) in cases.items():
-            rates = [transfers * x.nbytes / measure(f) for f in (ours, torchs)]
-            print_row(
-                f"{name} {str(dtype)[6:]}",
-                rates[0] / 1e9,
-                rates[1] / 1e9,
-                f"{100 * rates[0] / copy:.1f} %",
-            )
+@suite.group(dtype=DTYPES, nbytes=LARGE)
+def forward(device, dtype, nbytes):
+    """2 nbytes: x is read, y written."""
+    x = torch.randn(nbytes // dtype.itemsize, dtype=dtype, device=device)
+    functions = {
+        "my_ops": lambda: my_ops.square(x),
+        "torch": lambda: torch.square(x),
+    }
+    return Case(functions, check(torch.square(x)), bytes=2 * nbytes, copy=x, bars=[of_copy(0.97)])
 
 
-def overhead() -> None:
-    print_header(
-        "square, host time of a call on [16, 1024] bfloat16", "case", "my_ops us", "torch us"
-    )
-    x = torch.randn(16, 1024, dtype=torch.bfloat16, device=DEVICE)
-    for name, input_ in (("no gradient", x), ("gradient", x.clone().requires_grad_())):
-        ours = call_overhead(lambda x=input_: my_ops.square(x))
-        torchs = call_overhead(lambda x=input_: torch.square(x))
-        print_row(name, ours * 1e6, torchs * 1e6)
+@suite.group(dtype=DTYPES, nbytes=LARGE)
+def in_place(device, dtype, nbytes):
+    """2 nbytes: x is read and written."""
+    x = torch.ones(nbytes // dtype.itemsize, dtype=dtype, device=device)  # squared it stays
+    functions = {"my_ops": lambda: my_ops.square_(x), "torch": lambda: x.square_()}
+    return Case(functions, check(x.clone()), bytes=2 * nbytes, copy=x, bars=[of_copy(0.97)])
+
+
+@suite.group(dtype=DTYPES, nbytes=LARGE)
+def backward(device, dtype, nbytes):
+    """3 nbytes: grad and x are read, grad_x written."""
+    x = torch.randn(nbytes // dtype.itemsize, dtype=dtype, device=device)
+    grad = torch.randn_like(x)
+    formula = lambda grad, x: grad * 2 * x  # torch has no kernel of its own for it  # noqa: E731
+    functions = {
+        "my_ops": lambda: torch.ops.my_ops.square_backward(grad, x),
+        "torch": lambda: formula(grad, x),
+    }
+    if device != "cpu":
+        fused = peers.compiled(device, formula)
+        functions["torch.compile"] = Lazy(lambda: lambda: fused(grad, x))
+    return Case(functions, check(formula(grad, x)), bytes=3 * nbytes, copy=x)
 
 
 if __name__ == "__main__":
-    bandwidth()
-    overhead()
+    suite.main()
