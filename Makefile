@@ -2,6 +2,7 @@
 # make test     build and run the whole test suite
 # make build    .venv with torch, a CUDA compiler if none is found, and my_ops built in place
 # make docs     the guide and the reference, as HTML in out/docs
+# make bench    time every operator, on the GPU where there is one; PEERS=1 beside other libraries
 # make sanitize run every CUDA kernel under compute-sanitizer            (needs a GPU)
 # make fuzz     thousands of random calls; make soak a million, with a look at the memory
 # make check    formatters and linters, without writing; make format writes
@@ -27,7 +28,7 @@ pip := $(python) -m pip --disable-pip-version-check
 sources := $(sort $(shell find csrc -type f)) setup.py pyproject.toml tools/cuda_toolchain.py
 c_sources := $(filter %.h %.cuh %.cpp %.cu,$(sources))
 
-.PHONY: demo test build docs fuzz soak sanitize check format clean always
+.PHONY: demo test build docs bench fuzz soak sanitize check format clean always
 
 demo: build
 	$(python) examples/train_tiny_lm.py
@@ -77,6 +78,13 @@ fuzz: build
 
 soak: build
 	$(python) tools/soak.py
+
+# PEERS=1 installs the libraries to compare with; torch stays the one that is there.
+bench: build
+	@test -z "$(PEERS)" || $(pip) install -q $$($(python) tools/extras.py bench) \
+	  "torch==$$($(torch_version))"
+	$(python) benchmarks/run.py
+	$(python) benchmarks/report.py
 
 sanitize: build
 	$(python) tools/sanitize.py

@@ -110,15 +110,12 @@ def linear_layer(device, dtype, N, M):
     return layer(device, dtype, N, N, M, bars_of(M))
 
 
-@suite.group(dtype=BF16, layer=OTHER_LAYERS, M=OTHER_ROWS)
-def other_layers(device, dtype, layer, M):
+@suite.group(dtype=BF16, shape=OTHER_LAYERS, M=OTHER_ROWS)
+def other_layers(device, dtype, shape, M):
     """2 M N K operations; 9/16 N K bytes: those of the NVFP4 weight."""
-    N, K = layer
+    N, K = shape
     bars = bars_of(M, us_scale=N * K / 8192**2, slack=OTHER_LAYERS_SLACK)
-    return make_layer(device, dtype, N, K, M, bars)
-
-
-make_layer = layer
+    return layer(device, dtype, N, K, M, bars)
 
 
 class Product:
@@ -140,13 +137,13 @@ class Product:
         return torch.autograd.grad(y, self.leaves, self.grad, retain_graph=True)
 
 
-def product_case(product, make, check, bars, products=1):
+def product_case(product, make, check, bound, products=1):
     """make(format) is our function in a format, make(None) that of torch."""
     functions = {}
     for format in (*FORMATS, None):
         name = f"my_ops {format}" if format else "torch"
         functions[name] = Lazy(functools.partial(prepared, make, check, format))
-    bars = [speed("torch", bars, f"my_ops {format}") for format in FORMATS]
+    bars = [speed("torch", bound, f"my_ops {format}") for format in FORMATS]
     flops = 2 * products * product.a.shape[0] ** 3
     return Case(functions, lambda result: None, flops=flops, bars=bars)
 

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import machine
+import results
 import timing
 import torch
 from bars import Bar, Summary
 
-ROOT = Path(__file__).resolve().parent.parent
 SECONDS = {False: 0.05, True: 0.015}  # of samples for each function, by --quick
 SAMPLES = {False: (10, 100), True: (5, 20)}
 # Functions that compile or come from other packages are left out when this share of --limit is
@@ -118,7 +118,7 @@ class Run:
 
     def run(self) -> bool:
         options, suite = self.options, self.suite
-        self.device, self.start = options.device, time.perf_counter()
+        self.device, self.start, self.asked = options.device, time.perf_counter(), 0.0
         if self.device == "cpu" and not options.quick:
             torch.set_num_threads(2)  # the bars of the CPU are for two
         scale = ("cpu" if self.device == "cpu" else "gpu") + (" quick" if options.quick else "")
@@ -151,7 +151,7 @@ class Run:
 
     def folder(self) -> Path:
         """Quick results go to out/, so that they never replace the ones that are kept."""
-        default = ROOT / ("out/benchmarks" if self.options.quick else "benchmarks/results")
+        default = results.ROOT / "out/benchmarks" if self.options.quick else results.RESULTS
         folder = self.options.out or default / machine.slug(self.device)
         folder.mkdir(parents=True, exist_ok=True)
         return folder
@@ -166,22 +166,28 @@ class Run:
             for summary in self.suite.summaries
             if summary.bar.on == self.device and summary.rows(rows)
         ]
-        if self.device != "cpu":
+        if self.device != "cpu" and self.elapsed() - self.asked > 10:  # nvidia-smi takes its time
             self.result["machine"]["gpu"]["busy"] = machine.gpu(machine.GPU_STATE)
+            self.asked = self.elapsed()
         partial = self.path.with_suffix(".partial")
         partial.write_text(json.dumps(self.result, indent=1) + "\n")
         os.replace(partial, self.path)
 
     def row(self, group: Group, params: dict) -> dict:
-        row = {"group": group.name, "params": named(params), "wrong": []}
+        row = {"group": group.name, "params": named(params), "wrong": [], "results": {}, "bars": []}
         if self.elapsed() > self.options.limit:
-            return row | {"results": {}, "bars": [], "left_out": "the time limit was reached"}
-        torch.compiler.reset()  # else torch.compile gives up after a few shapes
+            return row | {"left_out": "the time limit was reached"}
+        if self.device != "cpu":
+            torch.compiler.reset()  # else torch.compile gives up after a few shapes
         torch.manual_seed(0)
-        case = group.function(self.device, **params)
+        try:
+            case = group.function(self.device, **params)
+        except Exception as error:  # such as too little memory: the other cases may still fit
+            row["wrong"].append(message(error))
+            return row
         if isinstance(case, Values):
-            results = {name: {"value": value} for name, value in case.values.items()}
-            row |= {"unit": case.unit, "results": results}
+            row["unit"] = case.unit
+            row["results"] = {name: {"value": value} for name, value in case.values.items()}
         else:
             row |= {"how": case.how, "bytes": case.bytes, "flops": case.flops}
             row["results"] = self.time(case, row["wrong"])
@@ -194,7 +200,7 @@ class Run:
         return row
 
     def time(self, case: Case, wrong: list) -> dict:
-        results, samplers, seconds = {}, {}, {}
+        outcome, samplers, seconds = {}, {}, {}
         for name, function in case.functions.items():
             ours = name.startswith("my_ops")
             start = time.perf_counter()
@@ -209,10 +215,9 @@ class Run:
                 sampler(1)  # what raises when it is captured or timed raises here
                 samplers[name] = sampler
             except Exception as error:  # a peer may raise anything; it must not end the run
-                text = f"{type(error).__name__}: {error}".strip().split("\n")[0][:200]
-                results[name] = {"error": text}
+                outcome[name] = {"error": message(error)}
                 if ours:
-                    wrong.append(f"{name}: {text}")
+                    wrong.append(f"{name}: {message(error)}")
             seconds[name] = round(time.perf_counter() - start, 2)
         if case.copy is not None:
             target = torch.empty_like(case.copy)
@@ -221,10 +226,10 @@ class Run:
         timed = timing.in_turn(samplers, SECONDS[quick], *SAMPLES[quick])
         for name, times in timed.items():
             work = 2 * case.copy.nbytes if name == "copy" else case.bytes
-            results[name] = times | rates(work, case.flops, times["median_us"])
-        for name in results.keys() & seconds.keys():
-            results[name]["setup_s"] = seconds[name]
-        return results
+            outcome[name] = times | rates(work, case.flops, times["median_us"])
+        for name in seconds:
+            outcome[name]["setup_s"] = seconds[name]
+        return {name: outcome[name] for name in [*case.functions, "copy"] if name in outcome}
 
     def sampler(self, case: Case, function):
         if case.how == "graph":
@@ -232,6 +237,10 @@ class Run:
         if case.how == "host":
             return timing.host_sampler(function, self.device)
         return timing.stream_sampler(function, self.device)
+
+
+def message(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".strip().split("\n")[0][:200]
 
 
 def rates(bytes: float, flops: float, us: float) -> dict:
@@ -258,31 +267,14 @@ def plain(value):
 
 def line(row: dict) -> str:
     """A row as it is printed: what, the functions with their figures, the bars."""
-    parameters = label(row["params"])
-    cells = [f"{row['group']}, {parameters}", *row["wrong"]]
+    cells = [results.case_name(row), *row["wrong"]]
     if "left_out" in row:
         return f"{cells[0]}  {row['left_out']}"
-    cells += [f"{name} {figure(result, row)}" for name, result in row["results"].items()]
+    cells += [f"{name} {results.figure(result, row)}" for name, result in row["results"].items()]
     for bar in row["bars"]:
-        met = {True: "met", False: "MISSED", None: "-"}[bar["met"]]
         value = "-" if bar["value"] is None else f"{bar['value']:.3g}"
-        cells.append(f"[{bar['name']}: {value} {met}]")
+        cells.append(f"[{bar['name']}: {value}, {results.verdict(bar)}]")
     return "  ".join(cells)
-
-
-def label(params: dict) -> str:
-    return ", ".join(f"{v}" if isinstance(v, str) else f"{k} {v}" for k, v in params.items())
-
-
-def figure(result: dict, row: dict) -> str:
-    if "error" in result:
-        return f"({result['error'][:40]})"
-    if "value" in result:
-        return f"{result['value']:.3g} {row['unit']}"
-    for unit in ("GB/s", "TFLOP/s"):
-        if unit in result and row["how"] == "stream":
-            return f"{result[unit]:.4g} {unit}"
-    return f"{result['median_us']:.4g} us"
 
 
 def rotations(nbytes: int, device: str) -> int:

@@ -1,5 +1,6 @@
 """Times of several functions, taken in turn, so that clocks and load that change meet all alike."""
 
+import functools
 import gc
 import math
 import statistics
@@ -54,7 +55,7 @@ def stream_sampler(function, device: str):
     """Calls between two events, each with a cold L2; on a CPU between two readings of the clock."""
     if device == "cpu":
         return clock_sampler(function)
-    cache = torch.empty(FLUSHED_BYTES, dtype=torch.int8, device=device)
+    cache = _l2_filler(device)
 
     def sample(count):
         pairs = []
@@ -67,6 +68,11 @@ def stream_sampler(function, device: str):
         return [start.elapsed_time(end) / 1e3 for start, end in pairs]
 
     return sample
+
+
+@functools.lru_cache(maxsize=1)
+def _l2_filler(device):
+    return torch.empty(FLUSHED_BYTES, dtype=torch.int8, device=device)
 
 
 def graph_sampler(function, calls: int, device: str):
@@ -94,7 +100,7 @@ def graph_sampler(function, calls: int, device: str):
     return _mean_of(sample, calls)
 
 
-def host_sampler(function, device: str, calls: int = 200):
+def host_sampler(function, device: str, calls: int = 50):
     """The time that the host takes for a call; the work of the GPU is waited for outside of it."""
 
     def sample(count):
