@@ -266,11 +266,14 @@ def test_autocast(device):
     layer = FP4Linear(32, 6, device=device)
     x = torch.randn(4, 32, device=device, requires_grad=True)
     with torch.autocast(device, dtype=torch.bfloat16):
-        # The function is explicit; F.linear and the module do as torch's.
-        assert my_ops.fp4_linear(x, layer.weight).dtype == torch.float32
-        assert F.linear(x, layer.weight).dtype == torch.bfloat16
+        expected = F.linear(x, layer.weight, layer.bias)
         y = layer(x)
-    assert y.dtype == torch.bfloat16
+        assert torch.equal(my_ops.fp4_linear(x, layer.weight, layer.bias), y)
+        assert my_ops.fp4_linear(x.bfloat16(), layer.weight).dtype == torch.bfloat16
+        with torch.autocast(device, enabled=False):
+            assert my_ops.fp4_linear(x, layer.weight).dtype == torch.float32
+    assert y.dtype == expected.dtype == torch.bfloat16
+    torch.testing.assert_close(y, expected)
     y.sum().backward()
     assert x.grad.dtype == torch.float32
     assert layer.bias.grad.dtype == torch.float32

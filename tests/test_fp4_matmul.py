@@ -348,14 +348,19 @@ def test_functional_transforms(device):
             my_ops.fp4_matmul(dual, b)
 
 
-def test_autocast_changes_nothing(device):
+def test_autocast_is_that_of_torch_matmul(device):
     a, b = torch.randn(9, 64, device=device), torch.randn(64, 7, device=device)
-    expected = my_ops.fp4_matmul(a, b)
+    expected = my_ops.fp4_matmul(a.bfloat16(), b)
+    quantized = my_ops.fp4_quantize(a)
+    a.requires_grad_()
     with torch.autocast(device, dtype=torch.bfloat16):
         y = my_ops.fp4_matmul(a, b)
-        (grad_a,) = gradients(a, b, torch.ones_like(expected), "nvfp4", a)
-    assert y.dtype == torch.float32
-    assert torch.equal(y, expected)
+        assert y.dtype == torch.matmul(a, b).dtype == torch.bfloat16
+        assert torch.equal(y, expected)
+        (grad_a,) = torch.autograd.grad(y.sum(), a)
+        assert my_ops.fp4_matmul(quantized, b).dtype == torch.bfloat16
+        with torch.autocast(device, enabled=False):
+            assert my_ops.fp4_matmul(a, b).dtype == torch.float32
     assert grad_a.dtype == torch.float32
 
 

@@ -180,6 +180,27 @@ def test_autocast_is_ignored(device, autocast_dtype):
         assert torch.equal(my_ops._C.matmul(a, b), expected)
 
 
+@pytest.mark.parametrize("autocast_dtype", [torch.bfloat16, torch.float16])
+def test_16_bit_operands_under_autocast(device, autocast_dtype):
+    """What a linear layer returns there is multiplied as the float32 that it was rounded from."""
+    a = randn(33, 40, device=device).to(autocast_dtype).requires_grad_()
+    b = randn(40, 50, device=device).requires_grad_()
+    expected = my_ops.matmul(a.float(), b)
+    grads = torch.autograd.grad(expected.square().sum(), (a, b))
+    for function in (my_ops.matmul, lambda a, b: torch.ops.my_ops.matmul(a, b, "ieee")):
+        with torch.autocast(device, dtype=autocast_dtype):
+            c = function(a, b)
+        assert c.dtype == torch.float32
+        assert torch.equal(c, expected)
+        for grad, reference in zip(
+            torch.autograd.grad(c.square().sum(), (a, b)), grads, strict=True
+        ):
+            assert grad.dtype == reference.dtype
+            assert torch.equal(grad, reference)
+        with pytest.raises(RuntimeError, match="expected"):
+            function(a, b)
+
+
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_every_precision_on_the_cpu_is_fp32(precision):
     a, b = randn(20, 300), randn(300, 30)

@@ -117,10 +117,6 @@ class FP4Linear(torch.nn.Module):
         return self
 
     def forward(self, x: Tensor) -> Tensor:
-        if isinstance(x, Tensor) and x.dtype in DTYPE_NAMES:  # what autocast casts
-            device = x.device.type
-            if device in ("cpu", "cuda") and torch.is_autocast_enabled(device):
-                x = x.to(torch.get_autocast_dtype(device))
         if self.trainable:
             weight, options = self.weight.t(), {"block2d": self.block2d, "rht": self.rht}
             y = fp4_matmul(x, weight, self.format, backward=self.backward, **options)

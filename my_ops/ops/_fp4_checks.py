@@ -10,7 +10,13 @@ from torch import Tensor
 
 from my_ops._fp4_handlers import DTYPES
 from my_ops.fp4_tensor import BLOCK_SIZE
-from my_ops.ops._function import check, check_device, check_sizes, forward_mode_is_active
+from my_ops.ops._function import (
+    check,
+    check_dense_layout,
+    check_device,
+    check_sizes,
+    forward_mode_is_active,
+)
 
 DTYPE_NAMES = {dtype: str(dtype).removeprefix("torch.") for dtype in DTYPES}
 SCALE_MODES = "floor", "rceil", "ceil", "even"
@@ -29,6 +35,7 @@ def check_format(op: str, format) -> None:
 def check_tensor(op: str, argument: str, x) -> None:
     if not isinstance(x, Tensor):
         raise_expected(op, argument, "a tensor", type(x).__name__)
+    check_dense_layout(op, argument, x)
     if x.dtype not in DTYPES:
         raise_expected(op, argument, "float32, float16 or bfloat16", x.dtype)
 

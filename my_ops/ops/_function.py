@@ -26,8 +26,22 @@ def raw_operator(name: str):
                 raise
             got = ", ".join(type(arg).__name__ for arg in args)
             raise TypeError(f"my_ops.{name}: expected {overload._schema}, got ({got})") from None
+        except NotImplementedError:  # of the dispatcher, which has no kernel for such a tensor
+            for argument, value in zip(overload._schema.arguments, args, strict=True):
+                if isinstance(value, Tensor):
+                    check_dense_layout(name.removesuffix("_forward"), argument.name, value)
+            raise
 
     return call
+
+
+def check_dense_layout(op: str, argument: str, tensor: Tensor) -> None:
+    nested, quantized = tensor.is_nested, tensor.is_quantized
+    kind = "nested" if nested else "quantized" if quantized else tensor.layout
+    if kind != torch.strided:
+        raise RuntimeError(
+            f"my_ops.{op}: {argument}: expected a dense tensor, got one that is {kind}"
+        ) from None
 
 
 _transforms_are_active = torch._C._are_functorch_transforms_active
@@ -60,6 +74,14 @@ def needs_function(*tensors: Tensor | None) -> bool:
     return _transforms_are_active() or forward_mode_is_active()
 
 
+def autocast_dtype(x: Tensor) -> torch.dtype | None:
+    """The dtype in which autocast multiplies where `x` is; None outside of it."""
+    device = x.device.type
+    if device in ("cpu", "cuda") and torch.is_autocast_enabled(device):
+        return torch.get_autocast_dtype(device)
+    return None
+
+
 def fast_apply(function: type[torch.autograd.Function]) -> type[torch.autograd.Function]:
     """Class decorator: `apply` at less than half the cost; it takes all arguments, by position.
 
@@ -88,12 +110,34 @@ def fast_apply(function: type[torch.autograd.Function]) -> type[torch.autograd.F
     apply_transformed, apply_eager = function.apply, super(torch.autograd.Function, eager).apply
 
     def apply(*args):
-        if _transforms_are_active():
-            return apply_transformed(*args)
-        return apply_eager(*args)
+        try:
+            if _transforms_are_active():
+                return apply_transformed(*args)
+            return apply_eager(*args)
+        except NotImplementedError as error:
+            if "jvp" not in str(error):
+                raise
+            raise NotImplementedError(
+                f"my_ops: {function.__name__}: expected no forward-mode differentiation (jvp, "
+                "dual_level), which it has no rule for; torch.func.grad and vmap it takes"
+            ) from None
 
     function.apply = staticmethod(apply)
     return function
+
+
+def distinct(*args):
+    """The arguments of a Function, of which torch.compile takes no tensor twice: an alias, then."""
+    if not torch.compiler.is_compiling():
+        return args
+    seen, result = [], []
+    for arg in args:
+        if isinstance(arg, Tensor):
+            again = any(arg is earlier for earlier in seen)
+            seen.append(arg)
+            arg = torch.ops.aten.alias.default(arg) if again else arg
+        result.append(arg)
+    return result
 
 
 def check(condition, op: str, argument: str, expected: str, got) -> None:

@@ -77,11 +77,8 @@ def fp4_quantize(
     if x.dim() == 0:
         raise_expected("fp4_quantize", "x", "at least one dimension", "a tensor without dimensions")
     transformed = torch._C._are_functorch_transforms_active()
-    if transformed and _is_transformed(x, amax):
-        raise RuntimeError(
-            "my_ops.fp4_quantize: x: expected a tensor outside of torch.func transforms, which do "
-            "not carry an FP4Tensor, got one inside; my_ops.fp4_matmul(x, ...) works there"
-        )
+    if transformed:
+        _refuse_transforms(x, amax)
     transposed = is_first_axis(axis, x.dim())
     if transposed:
         x = x.t()
@@ -89,8 +86,7 @@ def fp4_quantize(
         amax = given_amax(amax, x, format, two_level)
     seed = signed_seed(seed)
     arguments = x, amax, format, two_level, scale_mode, rounding, seed, block2d
-    # Not needs_function where transforms are active: they do not touch x, as was seen above.
-    if torch.is_grad_enabled() and x.requires_grad if transformed else needs_function(x):
+    if not transformed and needs_function(x):
         q = _FUNCTIONS[ste].apply(*arguments)
     else:
         q = _quantized(*arguments)
@@ -125,6 +121,19 @@ def fp4_dequantize(q: FP4Tensor, dtype: torch.dtype | None = None) -> Tensor:
     needed = torch.is_grad_enabled() and q.requires_grad
     dequantized = FP4DequantizeFunction.apply if needed else _dequantized
     return dequantized(q, q.K, dtype)
+
+
+def _refuse_transforms(x, amax) -> None:
+    if _is_transformed(x, amax):
+        got = "one inside"
+    elif torch.is_grad_enabled() and x.requires_grad:
+        got = "one inside that needs a gradient"
+    else:
+        return
+    raise RuntimeError(
+        "my_ops.fp4_quantize: x: expected a tensor outside of torch.func transforms, which do "
+        f"not carry an FP4Tensor, got {got}; my_ops.fp4_matmul(x, ...) works there"
+    )
 
 
 def _is_transformed(*values) -> bool:

@@ -14,7 +14,13 @@ from my_ops.ops._fp4_checks import (
     raise_expected,
 )
 from my_ops.ops._fp4_factor import PackedFactor
-from my_ops.ops._function import fast_apply, needs_function, raw_operator
+from my_ops.ops._function import (
+    autocast_dtype,
+    distinct,
+    fast_apply,
+    needs_function,
+    raw_operator,
+)
 
 _forward = raw_operator("fp4_linear_forward")
 _product = raw_operator("fp4_matmul_backward_A")  # the same without a bias, in any dtype
@@ -36,8 +42,8 @@ def fp4_linear(
         out_dtype: float32, float16 or bfloat16; by default that of ``x``.
 
     Returns:
-        ``[..., N]`` in ``out_dtype``, under autocast too: summed in float32, the bias added there,
-        rounded once.
+        ``[..., N]`` in ``out_dtype``: summed in float32, the bias added there, rounded once. Under
+        autocast ``x`` is cast to its dtype first.
 
     Raises:
         RuntimeError: for another type, dtype, device or shape; the message names the argument.
@@ -55,6 +61,7 @@ def fp4_linear(
     check_tensor("fp4_linear", "x", x)
     if x.device != weight.device:
         raise_expected("fp4_linear", "x", f"the device of weight ({weight.device})", x.device)
+    x = x.to(autocast_dtype(x) or x.dtype)
     factor = PackedFactor.of(weight)
     dtype = x.dtype if out_dtype is None else out_dtype
     if dtype != x.dtype:
@@ -75,7 +82,7 @@ def _check_as_the_operator(x, weight: PackedFactor, bias, dtype) -> None:
 
 def _linear(x, weight, bias, factor, format, dtype):
     if needs_function(x, weight, bias):
-        return FP4LinearFunction.apply(x, weight, bias, *factor, format, dtype)
+        return FP4LinearFunction.apply(*distinct(x, weight, bias, *factor), format, dtype)
     return _value(x, factor, bias, format, dtype)
 
 

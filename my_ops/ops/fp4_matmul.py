@@ -19,8 +19,10 @@ from my_ops.ops._fp4_checks import (
 from my_ops.ops._fp4_factor import PackedFactor, quantized, tensor_amax, without_gradient
 from my_ops.ops._fp4_training import backward_factors, check_options, fp4_gradients, seed_tensor
 from my_ops.ops._function import (
+    autocast_dtype,
     check,
     check_device,
+    distinct,
     fast_apply,
     needs_function,
     raw_operator,
@@ -67,8 +69,8 @@ def fp4_matmul(
             replays the seed of its capture.
 
     Returns:
-        ``[..., M, N]`` in ``out_dtype``, under autocast too: the product of the quantized operands,
-        summed in float32 and rounded once.
+        ``[..., M, N]`` in ``out_dtype``: the product of the quantized operands, summed in float32
+        and rounded once. Under autocast ``a`` is cast to its dtype first.
 
     Raises:
         RuntimeError: for another dtype, device, shape, format or option; the message names the
@@ -87,6 +89,7 @@ def fp4_matmul(
         raise_expected("fp4_matmul", "b", f"the shape [{a_shape[-1]}, N]", list(b_shape))
     if a.device != b.device:
         raise_expected("fp4_matmul", "b", f"the device of a ({a.device})", b.device)
+    a = a.to(autocast_dtype(a) or a.dtype)
     dtype = DTYPE_NAMES.get(out_dtype or a.dtype)
     if dtype is None:
         raise_expected("fp4_matmul", "out_dtype", "float32, float16 or bfloat16", out_dtype)
@@ -101,7 +104,8 @@ def fp4_matmul(
         if seed is not None:
             a_along_M, b_along_N = backward_factors(a, b, left, right, format, block2d, rht)
             kept = *a_along_M, *b_along_N
-        return FP4MatMulFunction.apply(a, b, format, dtype, seed, rht, *left, *right, *kept)
+        factors = distinct(a, b, *left, *right, *kept)
+        return FP4MatMulFunction.apply(*factors[:2], format, dtype, seed, rht, *factors[2:])
     return _forward(*left, *right, format, dtype)
 
 

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from my_ops.ops._function import (
+    autocast_dtype,
     check,
     check_like,
+    distinct,
     fast_apply,
     map_each,
     needs_function,
@@ -35,8 +37,8 @@ def matmul(
     Args:
         a: float32 or float64, any strides; its leading dimensions are flattened.
         b: a matrix of the same dtype and device.
-        precision: how float32 is multiplied. Neither ``torch.set_float32_matmul_precision`` nor
-            autocast is looked at.
+        precision: how float32 is multiplied, whatever ``torch.set_float32_matmul_precision`` and
+            autocast say. Under autocast 16-bit operands are taken too, as float32.
 
             - ``"ieee"``: multiplies and adds in float32.
             - ``"bf16x6"``: on the tensor cores, with an error below that of ``"ieee"`` for every
@@ -73,9 +75,16 @@ def matmul(
             'my_ops.matmul: backward_precision: expected "ieee", "bf16x6", "fp16x3", "tf32" or '
             f'None, got "{backward_precision}"'
         )
+    a, b = _widened(a), _widened(b)
     if needs_function(a, b):
-        return MatmulFn.apply(a, b, precision, backward_precision)
+        return MatmulFn.apply(*distinct(a, b), precision, backward_precision)
     return _forward(a, b, precision)
+
+
+def _widened(x: Tensor) -> Tensor:
+    """Autocast's policy for functions that need float32: what a linear layer returns fits here."""
+    narrow = isinstance(x, Tensor) and x.dtype in (torch.float16, torch.bfloat16)
+    return x.float() if narrow and autocast_dtype(x) is not None else x
 
 
 def _matmul(a: Tensor, b: Tensor, precision: str) -> Tensor:
@@ -228,6 +237,8 @@ def _named(a: Tensor, b: Tensor, precision: str) -> Tensor:
 
 
 _named.register_fake(_forward_fake)
+for _device in ("cpu", "cuda"):
+    _named.register_autocast(_device, torch.float32)
 _named.register_autograd(
     lambda ctx, grad: MatmulFn.backward(ctx, grad)[:3], setup_context=_save_operands
 )

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from my_ops.ops._function import (
     check_like,
+    distinct,
     fast_apply,
     needs_function,
     raw_operator,
@@ -73,7 +74,7 @@ def rmsnorm(
     """
     options = _options("rmsnorm", eps, weight_offset, cast_order, out_dtype)
     if needs_function(x, weight):
-        return RMSNormFn.apply(x, weight, *options)
+        return RMSNormFn.apply(*distinct(x, weight), *options)
     return _forward(x, weight, *options)
 
 
@@ -104,7 +105,7 @@ def add_rmsnorm(
     """
     options = _options("add_rmsnorm", eps, weight_offset, cast_order, out_dtype)
     if needs_function(x, residual, weight):
-        return AddRMSNormFn.apply(x, residual, weight, *options)
+        return AddRMSNormFn.apply(*distinct(x, residual, weight), *options)
     return _add_forward(x, residual, weight, *options)
 
 
