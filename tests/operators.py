@@ -98,13 +98,16 @@ def as_list(outputs) -> list[Tensor]:
     return [outputs] if isinstance(outputs, Tensor) else list(outputs)
 
 
+def cotangents(outputs) -> list[Tensor]:
+    """Not all alike, so that a gradient read otherwise than it lies in memory shows."""
+    return [torch.linspace(-1, 1, y.numel(), device=y.device).view_as(y) for y in outputs]
+
+
 def forward_and_backward(function, inputs, parameters=()) -> list[Tensor]:
     """The outputs, and the gradients of all that needs one."""
     outputs = as_list(function(*inputs))
-    # Not all alike, so that a gradient read otherwise than it lies in memory shows.
-    cotangents = [torch.linspace(-1, 1, y.numel(), device=y.device).view_as(y) for y in outputs]
     wanted = [t for t in (*inputs, *parameters) if t.requires_grad]
-    return outputs + list(torch.autograd.grad(outputs, wanted, cotangents))
+    return outputs + list(torch.autograd.grad(outputs, wanted, cotangents(outputs)))
 
 
 def assert_same_bits(actual, expected):

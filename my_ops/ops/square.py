@@ -108,10 +108,17 @@ _DTYPES = {
 }
 
 
+def _empty_like(x, dtype):
+    """torch.empty_like of the kernels; of fakes it gives size-one dimensions other strides."""
+    if torch.ops.aten.is_non_overlapping_and_dense(x):
+        return x.new_empty_strided(x.shape, x.stride(), dtype=dtype)
+    return torch.empty_like(x, dtype=dtype)
+
+
 @torch.library.register_fake("my_ops::square_forward")
 def _forward_fake(x):
     check(x.dtype in _DTYPES | {torch.bool}, "square", "x", f"one of {_DTYPES}", x.dtype)
-    return torch.empty_like(x, dtype=torch.int64 if x.dtype == torch.bool else x.dtype)
+    return _empty_like(x, torch.int64 if x.dtype == torch.bool else x.dtype)
 
 
 @torch.library.register_fake("my_ops::square_inplace")
@@ -123,7 +130,7 @@ def _(x):
 def _(grad, x):
     check(x.dtype in _DIFFERENTIABLE, "square_backward", "x", f"one of {_DIFFERENTIABLE}", x.dtype)
     check_like("square_backward", "grad", grad, "x", x)
-    return torch.empty_like(x)
+    return _empty_like(x, x.dtype)
 
 
 @torch.library.register_vmap("my_ops::square_forward")
