@@ -18,7 +18,7 @@ ARGUMENTS = {
     "square": ["x"],
     "rmsnorm": ["x"],
     "add_rmsnorm": ["x", "residual"],
-    "matmul": ["A", "B"],
+    "matmul": ["a", "b"],
     "fp4_quantize": ["x"],
     "rmsnorm_fp4_quantize": ["x"],
     "fp4_matmul": ["a", "b"],

@@ -28,8 +28,9 @@ def raw_operator(name: str):
             raise TypeError(f"my_ops.{name}: expected {overload._schema}, got ({got})") from None
         except NotImplementedError:  # of the dispatcher, which has no kernel for such a tensor
             for argument, value in zip(overload._schema.arguments, args, strict=True):
-                if isinstance(value, Tensor):
-                    check_dense_layout(name.removesuffix("_forward"), argument.name, value)
+                if isinstance(value, Tensor):  # matmul's A is the function's a
+                    op, argument_name = name.removesuffix("_forward"), argument.name.lower()
+                    check_dense_layout(op, argument_name, value)
             raise
 
     return call
