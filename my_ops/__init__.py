@@ -1,7 +1,7 @@
 """my_ops: custom CUDA and CPU operators for PyTorch, forward and backward, eager and compiled.
 
 square, square_                 x * x
-rmsnorm, add_rmsnorm            root mean square normalization, with a residual added first
+rmsnorm, add_rmsnorm            RMS normalization, with a residual added first
 matmul                          a @ b in true float32, or by tensor cores at float32's accuracy
 fp4_quantize, fp4_dequantize    NVFP4 and MXFP4, as an FP4Tensor
 fp4_report, fp4_swizzle_scales  what a tensor loses in FP4; its scales as Blackwell reads them

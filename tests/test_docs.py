@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import my_ops
+import my_ops.distributed
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -20,7 +21,7 @@ def public(module) -> dict:
     return {name: value for name, value in names.items() if not inspect.ismodule(value)}
 
 
-NAMES = public(my_ops) | public(my_ops.nn)
+NAMES = public(my_ops) | public(my_ops.nn) | public(my_ops.distributed)
 FUNCTIONS = [name for name, value in NAMES.items() if inspect.isfunction(value)]
 
 
@@ -64,8 +65,9 @@ def test_docstring_describes_every_argument(name):
     described = {word for names in described for word in names.split(", ")}
     if name == "my_ops.add_rmsnorm":  # "see rmsnorm, as for all that follow"
         described |= set(inspect.signature(my_ops.rmsnorm).parameters)
-    dataclass = name in ("my_ops.FP4Tensor", "my_ops.nn.PatchReport")
-    assert dataclass or set(signature.parameters) - {"device", "dtype"} <= described
+    with_attributes = ("my_ops.FP4Tensor", "my_ops.nn.PatchReport")
+    as_torch = ("my_ops.distributed.ColwiseParallel", "my_ops.distributed.RowwiseParallel")
+    assert name in (*with_attributes, *as_torch) or set(signature.parameters) - {"device", "dtype"} <= described
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -70,7 +70,17 @@ def distribute_fp4(
 
 
 def gather_fp4(q: FP4Tensor) -> FP4Tensor:
-    """The whole of a distributed FP4Tensor on each process, as DTensor.full_tensor()."""
+    """The whole of a distributed FP4Tensor on each process, as DTensor.full_tensor() gives it.
+
+    Args:
+        q: what :func:`distribute_fp4` returned, or a result of it.
+
+    Returns:
+        An FP4Tensor of plain tensors; one that is not distributed is copied as it is.
+
+    Raises:
+        RuntimeError: what ``full_tensor()`` raises, where the processes do not all call it.
+    """
     return q._map(lambda t: t.full_tensor() if isinstance(t, DTensor) else t)
 
 
