@@ -76,10 +76,7 @@ def gather_fp4(q: FP4Tensor) -> FP4Tensor:
         q: what :func:`distribute_fp4` returned, or a result of it.
 
     Returns:
-        An FP4Tensor of plain tensors; one that is not distributed is copied as it is.
-
-    Raises:
-        RuntimeError: what ``full_tensor()`` raises, where the processes do not all call it.
+        An FP4Tensor of plain tensors. Every process of the mesh has to call it.
     """
     return q._map(lambda t: t.full_tensor() if isinstance(t, DTensor) else t)
 
