@@ -3,6 +3,7 @@
 # make build    .venv with torch, a CUDA compiler if none is found, and my_ops built in place
 # make docs     the guide and the reference, as HTML in out/docs
 # make bench    time every operator, on the GPU where there is one; PEERS=1 beside other libraries
+# make wheel    a release wheel for every supported GPU in dist, its contents listed and tried
 # make sanitize run every CUDA kernel under compute-sanitizer            (needs a GPU)
 # make fuzz     thousands of random calls; make soak a million, with a look at the memory
 # make check    formatters and linters, without writing; make format writes
@@ -28,7 +29,7 @@ pip := $(python) -m pip --disable-pip-version-check
 sources := $(sort $(shell find csrc -type f)) setup.py pyproject.toml tools/cuda_toolchain.py
 c_sources := $(filter %.h %.cuh %.cpp %.cu,$(sources))
 
-.PHONY: demo test build docs bench fuzz soak sanitize check format clean always
+.PHONY: demo test build docs wheel bench fuzz soak sanitize check format clean always
 
 demo: build
 	$(python) examples/train_tiny_lm.py
@@ -85,6 +86,9 @@ bench: build
 	  "torch==$$($(torch_version))"
 	$(python) benchmarks/run.py
 	$(python) benchmarks/report.py
+
+wheel: $(VENV)/my_ops_tools.installed
+	$(python) tools/wheel.py
 
 sanitize: build
 	$(python) tools/sanitize.py
