@@ -88,7 +88,7 @@ bench: build
 	$(python) benchmarks/report.py
 
 wheel: $(VENV)/my_ops_tools.installed
-	$(python) tools/wheel.py
+	$(python) tools/release_wheel.py
 
 sanitize: build
 	$(python) tools/sanitize.py

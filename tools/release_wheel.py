@@ -63,7 +63,7 @@ def check_size(wheel: Path) -> None:
     size = wheel.stat().st_size / 1e6
     print(f"{wheel.relative_to(ROOT)}: {size:.1f} MB of at most {LIMIT_MB}")
     if size > LIMIT_MB:
-        sys.exit(f"wheel.py: expected at most {LIMIT_MB} MB, got {size:.1f}")
+        sys.exit(f"release_wheel.py: expected at most {LIMIT_MB} MB, got {size:.1f}")
 
 
 def check_gpu_code(module: Path) -> None:
@@ -73,7 +73,9 @@ def check_gpu_code(module: Path) -> None:
     for source in sorted(str(path.relative_to(ROOT)) for path in (ROOT / "csrc").rglob("*.cu")):
         missing = wanted - {code.target for code in codes if code.source == source}
         if missing:
-            sys.exit(f"wheel.py: {source}: expected code for {wanted}, got none for {missing}")
+            sys.exit(
+                f"release_wheel.py: {source}: expected code for {wanted}, got none for {missing}"
+            )
 
 
 def try_outside(wheel: Path, folder: Path) -> None:
