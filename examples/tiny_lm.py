@@ -64,13 +64,14 @@ class Linear(nn.Linear):
 class Attention(nn.Module):
     def __init__(self, shape: Shape, operators: Operators):
         super().__init__()
-        self.heads, self.rmsnorm = shape.heads, operators.rmsnorm
+        self.head_width, self.rmsnorm = shape.width // shape.heads, operators.rmsnorm
         self.qkv = Linear(shape.width, 3 * shape.width, operators.block_matmul)
         residual_scale = 1 / math.sqrt(2 * shape.layers)  # keeps the sum over all layers near 1
         self.out = Linear(shape.width, shape.width, operators.block_matmul, residual_scale)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).unbind(-3)
+        # q, k and v of a head lie side by side, so that processes can share out the heads.
+        q, k, v = self.qkv(x).unflatten(-1, (-1, 3, self.head_width)).unbind(-2)
         q = rotate(self.rmsnorm(q, None), cos, sin)
         k = rotate(self.rmsnorm(k, None), cos, sin)
         q, k, v = (t.transpose(-3, -2) for t in (q, k, v))  # [batch, heads, time, head width]
@@ -112,7 +113,7 @@ class TinyLM(nn.Module):
 
     def __init__(self, shape: Shape, operators: Operators):
         super().__init__()
-        self.shape = shape
+        self.shape, self.operators = shape, operators
         self.embedding = nn.Embedding(VOCABULARY, shape.width)
         self.blocks = nn.ModuleList(Block(shape, operators) for _ in range(shape.layers))
         self.norm = RMSNorm(shape.width, operators)

@@ -3,15 +3,18 @@
     python examples/train_tiny_lm.py                     two to three minutes on two cores
     python examples/train_tiny_lm.py --precision fp4     the blocks' products in FP4
     python examples/train_tiny_lm.py --compile
+    torchrun --nproc-per-node 2 examples/train_tiny_lm.py --parallel fsdp      or tp, or ddp
 
 Norms, squares and products of the model are my_ops operators, forward and backward. The same
 model is then trained in plain PyTorch from the same start on the same batches: the losses must
-agree within a stated tolerance. At last the trained weights are packed into four bits.
+agree within a stated tolerance. At last the trained weights are packed into four bits. With
+--parallel several processes train the first model; the second one trains in one of them.
 """
 
 import argparse
 import copy
 import math
+import os
 import sys
 import time
 import warnings
@@ -21,6 +24,7 @@ from statistics import mean
 
 import torch
 import torch.nn.functional as F
+from processes import KINDS, Processes
 from report import draw_losses, heading, megabytes, paragraph, row, table
 from tiny_lm import EPS, Linear, Operators, Shape, Text, TinyLM, generate, loss_of
 from torch import Tensor, nn
@@ -72,17 +76,21 @@ def main() -> int:
     options = parse_options()
     # The compiler's advice on GPUs; both models are compared in true FP32.
     warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
-    device = torch.device(options.device)
     text = Text.load(Shape.context)
-    describe(options, device, text)
+    processes = Processes.start(options.parallel, options.device)
+    if not processes.first:  # which reports for all
+        sys.stdout = open(os.devnull, "w")
+    describe(options, processes, text)
 
-    chosen = [plain_torch()] if options.backend == "torch" else [my_ops_operators(options)]
+    operators = plain_torch() if options.backend == "torch" else my_ops_operators(options)
+    heading(f"Training with {operators.name}")
+    runs = [train(operators, text, processes, options)]
+    processes.end()
+    if not processes.first:
+        return 0
     if options.backend == "my_ops":
-        chosen.append(plain_torch())
-    runs = []
-    for operators in chosen:
-        heading(f"Training with {operators.name}")
-        runs.append(train(operators, text, device, options))
+        heading("Training with plain PyTorch")
+        runs.append(train(plain_torch(), text, Processes.alone(processes.device), options))
     model = runs[0].model
 
     agreed = len(runs) == 1 or compare(*runs, TOLERANCE[options.precision])
@@ -116,6 +124,11 @@ def parse_options() -> argparse.Namespace:
         "--format", choices=("nvfp4", "mxfp4"), default="nvfp4", help="of FP4 [nvfp4]"
     )
     parser.add_argument("--compile", action="store_true", help="torch.compile the models")
+    parser.add_argument(
+        "--parallel",
+        choices=KINDS,
+        help="how the processes of torchrun share the model: FSDP2, tensor parallelism or DDP",
+    )
     parser.add_argument("--device", default=gpu, help="cpu, cuda, cuda:1, ... [%(default)s]")
     parser.add_argument("--seed", type=int, default=0, help="of weights, batches and sample [0]")
     parser.add_argument(
@@ -131,8 +144,8 @@ def parse_options() -> argparse.Namespace:
     return options
 
 
-def describe(options: argparse.Namespace, device: torch.device, text: Text) -> None:
-    shape = Shape()
+def describe(options: argparse.Namespace, processes: Processes, text: Text) -> None:
+    shape, device = Shape(), processes.device
     with torch.device("meta"):
         parameters = sum(p.numel() for p in TinyLM(shape, plain_torch()).parameters())
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
@@ -145,6 +158,8 @@ def describe(options: argparse.Namespace, device: torch.device, text: Text) -> N
     )
     row("products", "fp32" if options.precision == "fp32" else f"FP4 ({options.format})")
     row("device", where + (", compiled" if options.compile else ""))
+    if options.parallel:
+        row("processes", f"{processes.count}, {options.parallel}")
 
 
 def plain_torch() -> Operators:
@@ -160,6 +175,9 @@ def plain_torch() -> Operators:
 def my_ops_operators(options: argparse.Namespace) -> Operators:
     import my_ops
 
+    if options.parallel == "tp":
+        import my_ops.distributed  # what DTensor has to know of the operators
+
     def fp4_matmul(a: Tensor, b: Tensor) -> Tensor:
         return my_ops.fp4_matmul(a, b, options.format)
 
@@ -173,32 +191,34 @@ def my_ops_operators(options: argparse.Namespace) -> Operators:
 
 
 def train(
-    operators: Operators, text: Text, device: torch.device, options: argparse.Namespace
+    operators: Operators, text: Text, processes: Processes, options: argparse.Namespace
 ) -> Run:
     """Trains a new model; the seed alone decides its start and its batches."""
     torch.manual_seed(options.seed)
-    model = TinyLM(Shape(), operators).to(device)
+    model = TinyLM(Shape(), operators).to(processes.device)
     run = Run(operators, model)
-    loss_function = torch.compile(loss_of, fullgraph=True) if options.compile else loss_of
+    network = processes.share(model, options.compile)
     optimizer = make_optimizer(model)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate(step, options.steps))
-    held_out = text.held_out_windows(HELD_OUT_WINDOWS).to(device)
+    held_out = text.held_out_windows(HELD_OUT_WINDOWS)
 
-    progress = tqdm(range(options.steps), bar_format=BAR, ncols=88)
+    progress = tqdm(range(options.steps), bar_format=BAR, ncols=88, disable=not processes.first)
     for step in progress:
         if step % HELD_OUT_EVERY == 0:
-            run.held_out[step] = evaluate(model, held_out)
+            run.held_out[step] = evaluate(network, held_out, processes)
         start = time.perf_counter()
-        loss = loss_function(model, text.batch(BATCH, options.seed, step).to(device))
+        batch = text.batch(BATCH, options.seed, step)
+        loss = loss_of(network, processes.part(batch))
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
         optimizer.zero_grad()
-        run.losses.append(loss.item())
+        run.losses.append(processes.mean(loss.detach()))
         run.seconds += time.perf_counter() - start
         progress.set_description_str(f"  loss {run.final_loss:.3f}", refresh=False)
-    run.held_out[options.steps] = evaluate(model, held_out)
+    run.held_out[options.steps] = evaluate(network, held_out, processes)
+    run.model = processes.collect(model)
     return run
 
 
@@ -223,8 +243,8 @@ def rate(step: int, steps: int) -> float:
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, windows: Tensor) -> float:
-    return loss_of(model, windows).item()
+def evaluate(model: nn.Module, windows: Tensor, processes: Processes) -> float:
+    return processes.mean(loss_of(model, processes.part(windows)))
 
 
 def compare(run: Run, reference: Run, tolerance: tuple[float, float]) -> bool:
@@ -269,8 +289,8 @@ def pack_into_fp4(run: Run, text: Text, options: argparse.Namespace) -> tuple[Ti
     packed.load_state_dict(torch.load(files[1], weights_only=True))
 
     before = run.held_out[len(run.losses)]
-    windows = text.held_out_windows(HELD_OUT_WINDOWS).to(packed.embedding.weight.device)
-    after = evaluate(packed, windows)
+    alone = Processes.alone(packed.embedding.weight.device)
+    after = evaluate(packed, text.held_out_windows(HELD_OUT_WINDOWS), alone)
     sizes = [block_matrix_bytes(model) for model in (run.model, packed)]
     table(
         [
