@@ -77,21 +77,20 @@ class Processes:
 
     def share(self, model: TinyLM, compiled: bool) -> nn.Module:
         """What to call in the place of the model; it trains the model's parameters."""
-        if self.kind is None:
-            return torch.compile(model, fullgraph=True) if compiled else model
         if self.kind == "tp":
             self._check_divides(model.shape.heads, "heads")
             parallelize_module(model, self.mesh, MODEL_PLAN)
             for block in model.blocks:
                 parallelize_module(block, self.mesh, BLOCK_PLAN)
-        if compiled:  # block by block: FSDP2 collects weights between them
+        if self.kind == "fsdp":  # which collects the weights of a block when it is called
             for i, block in enumerate(model.blocks):
-                model.blocks[i] = torch.compile(block, fullgraph=True)
-        if self.kind == "fsdp":
-            for block in model.blocks:
-                fully_shard(block, mesh=self.mesh)
-            fully_shard(model, mesh=self.mesh)
-        return nn.parallel.DistributedDataParallel(model) if self.kind == "ddp" else model
+                model.blocks[i] = torch.compile(block, fullgraph=True) if compiled else block
+                fully_shard(model.blocks[i], mesh=self.mesh)
+            return fully_shard(model, mesh=self.mesh)
+        # Not block by block: torch 2.14 loses the gradient of a compiled function's argument that
+        # a collective is still at work on.
+        network = torch.compile(model, fullgraph=True) if compiled else model
+        return nn.parallel.DistributedDataParallel(network) if self.kind == "ddp" else network
 
     def part(self, batch: Tensor) -> Tensor:
         """The windows for this process: with tensor parallelism all, else a share of them."""

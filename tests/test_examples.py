@@ -7,14 +7,21 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def run(program, *arguments, cwd):
+TORCHRUN = "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"
+
+
+def run(program, *arguments, cwd, launcher=()):
     """The output of an example; it must exit with 0 and print nothing but its report."""
     done = subprocess.run(
-        [sys.executable, ROOT / "examples" / program, *map(str, arguments)],
+        [
+            *("timeout", "600", sys.executable, *launcher),
+            *(ROOT / "examples" / program, *map(str, arguments)),
+        ],
         cwd=cwd,
         # Two pytest processes on two cores: more threads only wait for each other.
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
@@ -83,6 +90,39 @@ def test_train_tiny_lm(options, tmp_path, device):
     assert set(files) == {"loss.png", "tiny_lm_fp32.pt", f"tiny_lm_{format}.pt"}
     assert files["tiny_lm_fp32.pt"] > 4 * files[f"tiny_lm_{format}.pt"]
     assert (tmp_path / "out" / "loss.png").read_bytes().startswith(b"\x89PNG")
+
+
+two_gpus = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+ON_GPUS = [
+    f"--parallel {parallel} --precision {precision}{compiled}"
+    for parallel in ("fsdp", "tp", "ddp")
+    for precision in ("fp32", "fp4")
+    for compiled in ("", " --compile")
+]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--parallel tp --precision fp4 --device cpu",
+        *(pytest.param(o, marks=two_gpus) for o in ON_GPUS),
+    ],
+)
+def test_train_tiny_lm_under_torchrun(options, tmp_path):
+    """Two processes agree with plain PyTorch in one, and only one of them reports."""
+    steps = 2 if "cpu" in options else 30
+    arguments = "train_tiny_lm.py", "--steps", steps, *options.split()
+    out = run(*arguments, cwd=tmp_path, launcher=TORCHRUN)
+    assert f"processes   2, {options.split()[1]}\n" in out
+    assert len(losses(out)) == 3
+    for heading in ("Training with my_ops", "Training with plain PyTorch", "A sample", "Files"):
+        assert len(re.findall(f"^{heading}", out, re.MULTILINE)) == 1
+    assert (tmp_path / "out" / "loss.png").exists()
+
+
+def test_parallel_needs_torchrun(tmp_path):
+    with pytest.raises(AssertionError, match="--parallel tp: start it with torchrun"):
+        run("train_tiny_lm.py", "--parallel", "tp", cwd=tmp_path)
 
 
 def test_train_tiny_lm_in_plain_torch(tmp_path):
