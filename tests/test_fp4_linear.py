@@ -6,7 +6,7 @@ import io
 import pytest
 import torch
 from fp4_reference import DTYPES, FORMATS, values
-from helpers import message
+from helpers import message, no_synchronization
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.library import opcheck
@@ -184,6 +184,92 @@ def test_gradients_have_the_dtype_of_their_tensor(device, dtype):
     assert grad_bias.dtype == torch.float32
     assert_linear(grad_x, grad.double(), values(q).t())
     torch.testing.assert_close(grad_bias, grad.float().sum(0))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("out_dtype", DTYPES)
+def test_dtype_of_the_result(device, dtype, out_dtype):
+    """Rounded once, to out_dtype, with the bias; gradients have the dtypes of their tensors."""
+    x = torch.randn(2, 9, 48, device=device).to(dtype).requires_grad_()
+    bias = torch.randn(33, device=device, requires_grad=True)
+    w = torch.randn(33, 48, device=device, requires_grad=True)
+    q = my_ops.fp4_quantize(w)
+    exact = x.detach().double(), values(q.detach())
+    assert_linear(my_ops.fp4_linear(x, q, out_dtype=out_dtype).detach(), *exact)
+    y = my_ops.fp4_linear(x, q, bias, out_dtype=out_dtype)
+    assert y.dtype == out_dtype
+    assert_linear(y.detach(), *exact, bias.detach().double())
+    grad = torch.randn(2, 9, 33, device=device).to(out_dtype)
+    grad_x, grad_w, grad_bias = torch.autograd.grad(y, (x, w, bias), grad)
+    assert grad_x.dtype == dtype
+    assert_linear(grad_x, grad.double(), exact[1].t())
+    torch.testing.assert_close(grad_bias, grad.float().sum((0, 1)))
+    expected = grad.double().flatten(0, 1).t() @ exact[0].flatten(0, 1)
+    tolerance = max(torch.finfo(t).eps for t in (dtype, out_dtype)) * 32
+    torch.testing.assert_close(grad_w.double(), expected, rtol=1e-4, atol=tolerance)
+
+
+def test_derivatives_with_another_dtype_of_the_result(device):
+    x = torch.randn(5, 33, device=device).half().requires_grad_()
+    q = my_ops.fp4_quantize(torch.randn(20, 33, device=device))
+    wide = x.detach().double().requires_grad_()
+    layer = lambda x: my_ops.fp4_linear(x, q, out_dtype=torch.float32)  # noqa: E731
+    for actual, expected in zip(
+        derivatives(layer, x), derivatives(lambda x: F.linear(x, values(q)), wide), strict=True
+    ):
+        torch.testing.assert_close(
+            actual.double(), expected, rtol=0.02, atol=0.02 * expected.abs().max()
+        )
+
+
+@pytest.mark.parametrize("needed", [(0,), (1,), (2,), (0, 2)])
+def test_only_the_asked_for_gradients_are_computed(device, needed):
+    tensors = [torch.randn(shape, device=device) for shape in ((4, 32), (6, 32), (6,))]
+    for i in needed:
+        tensors[i].requires_grad_()
+    x, w, bias = tensors
+    y = my_ops.fp4_linear(x, my_ops.fp4_quantize(w), bias)
+    with torch.profiler.profile() as profile:
+        torch.autograd.grad(y, [tensors[i] for i in needed], torch.ones_like(y))
+    calls = {event.key: event.count for event in profile.key_averages()}
+    names = "my_ops::fp4_linear_forward", "aten::mm", "aten::sum"
+    assert {i for i, name in enumerate(names) if name in calls} == set(needed)
+
+
+def test_two_runs_give_the_same_bits(device):
+    x = torch.randn(70, 1024, device=device).bfloat16().requires_grad_()
+    q = my_ops.fp4_quantize(torch.randn(1024, 1024, device=device))
+    runs = [my_ops.fp4_linear(x, q) for _ in range(2)]
+    assert torch.equal(*runs)
+    assert torch.equal(*(torch.autograd.grad(y, x, torch.ones_like(y))[0] for y in runs))
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("M", [1, 40, 300])
+def test_no_synchronization_and_graph_capture(M):
+    x = torch.randn(M, 1024, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    q = my_ops.fp4_quantize(torch.randn(1024, 1024, device="cuda"))
+    bias = torch.randn(1024, device="cuda", requires_grad=True)
+
+    def step():
+        y = my_ops.fp4_linear(x, q, bias)
+        return y.detach(), *torch.autograd.grad(y.float().pow(2).sum(), (x, bias))
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        step()
+    stream.synchronize()
+    with no_synchronization():
+        step()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+    with torch.no_grad():
+        x.normal_()
+    graph.replay()
+    for one, other in zip(captured, step(), strict=True):
+        assert torch.equal(one, other)
 
 
 def test_gradient_of_sum_and_other_layouts(device):
@@ -386,6 +472,11 @@ def test_errors(device):
     }.items():
         actual = message(my_ops.fp4_linear, *arguments)
         assert actual == f"my_ops.fp4_linear: {expected}"
+        other_dtype = message(my_ops.fp4_linear, *arguments, out_dtype=torch.bfloat16)
+        assert other_dtype.startswith(f"my_ops.fp4_linear: {expected[:30]}")
+    assert message(my_ops.fp4_linear, x, q, out_dtype=torch.int8) == (
+        "my_ops.fp4_linear: out_dtype: expected float32, float16 or bfloat16, got torch.int8"
+    )
     assert my_ops.fp4_linear(x, q).shape == (4, 3)  # the device still works
 
 

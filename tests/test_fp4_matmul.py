@@ -89,23 +89,61 @@ def test_integers_are_exact(device, format):
     assert torch.equal(y.double(), a.double() @ b.double())
 
 
-@pytest.mark.parametrize(("format", "scales", "one"), [("nvfp4", 127, 0x38), ("mxfp4", 253, 127)])
+def one_block_rows(codes, scale, format, device):
+    """An FP4 matrix of codes [rows, block], each row under one scale byte."""
+    packed = (codes[:, ::2] + 16 * codes[:, 1::2]).to(torch.uint8).to(device)
+    scale = scale.to(torch.uint8)[:, None].to(device)
+    return my_ops.FP4Tensor(packed, scale, None, format, codes.shape[1], torch.float32)
+
+
+def identity_matrix(format, device):
+    block, one = {"nvfp4": (16, 0x38), "mxfp4": (32, 127)}[format]
+    codes = 2 * torch.eye(block, dtype=torch.int64)
+    return one_block_rows(codes, torch.full((block,), one), format, device)
+
+
+@pytest.mark.parametrize(
+    ("format", "scales", "one"),
+    [
+        ("nvfp4", range(127), 0x38),
+        ("nvfp4", range(128, 255), 0x38),  # negative, which no encoder writes
+        ("mxfp4", range(253), 127),
+    ],
+)
 def test_every_code_and_scale_byte(device, format, scales, one):
-    """Row s holds all codes under scale byte s; one-hot products show each value alone."""
-    block = 16 if format == "nvfp4" else 32
-
-    def fp4(codes, scale):
-        packed = (codes[:, ::2] + 16 * codes[:, 1::2]).to(torch.uint8).to(device)
-        scale = scale.to(torch.uint8)[:, None].to(device)
-        return my_ops.FP4Tensor(packed, scale, None, format, block, torch.float32)
-
-    q = fp4((torch.arange(block) % 16).expand(scales, -1), torch.arange(scales))
-    identity = fp4(2 * torch.eye(block, dtype=torch.int64), torch.full((block,), one))
+    """Each row holds all codes under its scale byte; one-hot products show each value alone."""
+    identity = identity_matrix(format, device)
+    block = len(identity)
     assert torch.equal(identity.dequantize().cpu(), torch.eye(block))
+    codes = (torch.arange(block) % 16).expand(len(scales), -1)
+    q = one_block_rows(codes, torch.tensor(scales), format, device)
     assert torch.equal(my_ops.fp4_matmul(q, identity, format), q.dequantize())
     assert torch.equal(my_ops.fp4_matmul(identity, q.t(), format), q.dequantize().t())
     magnitudes = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
-    assert torch.equal(my_ops.fp4_matmul(q, identity, format)[one, :8].cpu(), magnitudes)
+    sign = 1 if one in scales else -1
+    row = my_ops.fp4_matmul(q, identity, format)[one % 128 if format == "nvfp4" else one, :8]
+    assert torch.equal(row.cpu(), sign * magnitudes)
+
+
+def test_largest_scales_of_mxfp4(device):
+    """Bytes 253 and 254 are 2^126 and 2^127: codes up to 3, and 1.5, are float32 numbers."""
+    identity = identity_matrix("mxfp4", device)
+    for byte, codes in ((253, 6), (254, 4)):
+        row = torch.arange(32)[None] % codes
+        q = one_block_rows(row, torch.tensor([byte]), "mxfp4", device)
+        magnitudes = torch.tensor([0, 0.5, 1, 1.5, 2, 3])[row] * 2.0 ** (byte - 127)
+        y = my_ops.fp4_matmul(q, identity, "mxfp4")
+        assert torch.equal(y.cpu(), magnitudes)
+
+
+@pytest.mark.parametrize(("format", "byte"), [("nvfp4", 0x7F), ("nvfp4", 0xFF), ("mxfp4", 0xFF)])
+def test_scale_that_is_not_a_number(device, format, byte):
+    identity = identity_matrix(format, device)
+    codes = torch.full((3, len(identity)), 2)
+    q = one_block_rows(codes, torch.tensor([1, byte, 2]), format, device)
+    y = my_ops.fp4_matmul(q, identity, format)
+    assert y[1].isnan().all()
+    assert torch.equal(y[::2], q.dequantize()[::2])
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -135,6 +173,40 @@ def test_tensor_scale_comes_before_the_rounding_to_float16(device, format):
     y = my_ops.fp4_matmul(a, a.t(), format)
     q = values(my_ops.fp4_quantize(a, format))
     assert_product(y, q, q.t())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("out_dtype", DTYPES)
+def test_dtype_of_the_result(device, dtype, out_dtype):
+    a, b = torch.randn(17, 48, device=device).to(dtype), torch.randn(48, 9, device=device)
+    y = my_ops.fp4_matmul(a.requires_grad_(), b, out_dtype=out_dtype)
+    assert y.dtype == out_dtype
+    qa, qb = quantized(a.detach(), b, "nvfp4")
+    assert_product(y.detach(), values(qa), values(qb))
+    grad = torch.randn(17, 9, device=device).to(out_dtype)
+    (grad_a,) = torch.autograd.grad(y, a, grad)
+    assert grad_a.dtype == dtype
+    assert_product(grad_a, grad.double(), values(qb).t())
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_clipped_gradients(device, format):
+    """ste="clipped" of an operand is a mask on its gradient; by hand in test_fp4_features.py."""
+    static = {"amax": 1.5} if format == "nvfp4" else {}
+    a, b = torch.randn(33, 64, device=device), torch.randn(64, 32, device=device)
+    grads = []
+    for ste in ("plain", "clipped"):
+        a.requires_grad_()
+        qa = my_ops.fp4_quantize(a, format, ste=ste, **static)
+        y = my_ops.fp4_matmul(qa, my_ops.fp4_quantize(b, format, axis=0), format)
+        grads.append(torch.autograd.grad(y.sum(), a)[0])
+    plain, clipped = grads
+    largest = qa.dequantize().detach().abs().unflatten(1, (-1, 16 if static else 32)).amax(-1)
+    cut = a.detach().abs() > 1.1 * largest.repeat_interleave(16 if static else 32, 1)
+    kept = a.detach().abs() < 0.9 * largest.repeat_interleave(16 if static else 32, 1)
+    assert cut.sum() > 20
+    assert (clipped[cut] == 0).all()
+    assert torch.equal(clipped[kept], plain[kept])
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -534,15 +606,27 @@ def test_errors_of_the_raw_operators(device):
 @pytest.mark.cuda
 def test_no_synchronization_and_graph_capture():
     a, b = torch.randn(64, 128, device="cuda"), torch.randn(128, 32, device="cuda")
-    my_ops.fp4_matmul(a, b)
+    leaves = a.requires_grad_(), b.requires_grad_()
+
+    def step():
+        y = my_ops.fp4_matmul(a, b)
+        return y.detach(), *torch.autograd.grad(y.pow(2).sum(), leaves)
+
+    stream = torch.cuda.Stream()  # backward runs on the stream of forward
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        step()
+    stream.synchronize()
     with no_synchronization():
-        my_ops.fp4_matmul(a, b)
+        step()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        y = my_ops.fp4_matmul(a, b)
-    a.normal_()
+        captured = step()
+    with torch.no_grad():
+        a.normal_()
     graph.replay()
-    assert torch.equal(y, my_ops.fp4_matmul(a, b))
+    for one, other in zip(captured, step(), strict=True):
+        assert torch.equal(one, other)
 
 
 @settings(max_examples=60, deadline=None)

@@ -20,8 +20,16 @@ from my_ops.ops._fp4_checks import (
     raise_expected,
     signed_seed,
 )
-from my_ops.ops._fp4_factor import PackedFactor, quantized, tensor_amax, without_gradient
-from my_ops.ops._function import check, needs_function, raw_operator
+from my_ops.ops._fp4_factor import (
+    PackedFactor,
+    quantized,
+    save_factors,
+    saved_factors,
+    tensor_amax,
+    without_gradient,
+)
+from my_ops.ops._fp4_first_order import first_order
+from my_ops.ops._function import check, distinct, fast_apply, needs_function, raw_operator
 
 _forward = raw_operator("fp4_matmul_forward")
 _dequantize = raw_operator("fp4_dequantize")
@@ -65,37 +73,58 @@ def seed_tensor(seed) -> Tensor:
     return seed.detach().clone().view(())
 
 
-def backward_factors(
-    a: Tensor, b: Tensor, left: PackedFactor, right: PackedFactor, format: str, block2d: bool,
-    rht: bool,
-) -> tuple[PackedFactor, PackedFactor]:  # fmt: skip
-    """A^T in blocks along M and B^T in blocks along N, each where the other needs a gradient.
-
-    None stands for a tensor of the factor of forward: Dynamo refuses the same tensor twice.
-    """
+def fp4_training_matmul(
+    a: Tensor, b: Tensor, left: PackedFactor, right: PackedFactor, format: str, dtype: str,
+    block2d: bool, rht: bool, seed: Tensor,
+) -> Tensor:  # fmt: skip
+    """The product of left and right; its gradients are those of a and b."""
     a_along_M = b_along_N = PackedFactor(None, None, None, (), False)
     if needs_function(b):
         columns = _rows(_values(a)).t()
         if rht:
             a_along_M = quantized(*_transformed(columns, format), format)
         else:
-            a_along_M = quantized(columns, left.amax, format)._replace(amax=None)
+            a_along_M = quantized(columns, left.amax, format)
     if needs_function(a):
         if block2d and not isinstance(b, FP4Tensor):  # the same codes both ways
-            b_along_N = PackedFactor(None, None, None, *right.t()[3:])
+            b_along_N = right.t()
         else:
-            b_along_N = quantized(_values(b), right.amax, format, block2d=block2d).t()
-            b_along_N = b_along_N._replace(amax=None)
-    return a_along_M, b_along_N
+            b_along_N = quantized(_values(b), right.amax, format, block2d).t()
+    factors = distinct(a, b, seed, *left, *right, *a_along_M, *b_along_N)
+    return FP4TrainingFunction.apply(*factors, rht, format, dtype)
 
 
-def fp4_gradients(
+@fast_apply
+class FP4TrainingFunction(torch.autograd.Function):
+    """As FP4MatMulFunction, with the factors of the gradients after those of the product."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(a, b, seed, *others):
+        *factors, _, format, dtype = others
+        return _forward(*factors[:10], format, dtype)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        a, b, seed, *factors, ctx.rht, ctx.format, _ = inputs
+        save_factors(ctx, a, b, factors[10:15], factors[15:], seed)
+
+    @staticmethod
+    def backward(ctx, grad):
+        left, right, (seed, *anchors) = saved_factors(ctx)
+        arguments = *left, *right, ctx.format, *ctx.dtypes, *ctx.needs_input_grad[:2], ctx.rht
+        gradients = first_order(_gradients, anchors, grad, seed, *arguments)
+        return *gradients, *(None,) * 24
+
+
+def _gradients(
     grad: Tensor, seed: Tensor,
     a_packed, a_scale, a_amax, a_shape, a_transposed,
     b_packed, b_scale, b_amax, b_shape, b_transposed,
     format: str, a_dtype: str, b_dtype: str, need_a: bool, need_b: bool, rht: bool,
 ) -> tuple[Tensor | None, Tensor | None]:  # fmt: skip
-    """The two products with what `backward_factors` returned."""
+    """The two products, of a along M and b along N."""
     grad_a = grad_b = None
     amax = tensor_amax(grad, format) if need_a or not rht else None
     if need_a:

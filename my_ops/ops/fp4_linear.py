@@ -61,7 +61,9 @@ def fp4_linear(
     check_tensor("fp4_linear", "x", x)
     if x.device != weight.device:
         raise_expected("fp4_linear", "x", f"the device of weight ({weight.device})", x.device)
-    x = x.to(autocast_dtype(x) or x.dtype)
+    cast = autocast_dtype(x)
+    if cast is not None:
+        x = x.to(cast)
     factor = PackedFactor.of(weight)
     dtype = x.dtype if out_dtype is None else out_dtype
     if dtype != x.dtype:

@@ -16,8 +16,9 @@ from my_ops.ops._fp4_checks import (
     check_tensor,
     raise_expected,
 )
-from my_ops.ops._fp4_factor import PackedFactor, quantized, tensor_amax, without_gradient
-from my_ops.ops._fp4_training import backward_factors, check_options, fp4_gradients, seed_tensor
+from my_ops.ops._fp4_factor import PackedFactor, packed, save_factors, saved_factors
+from my_ops.ops._fp4_first_order import first_order
+from my_ops.ops._fp4_training import check_options, fp4_training_matmul, seed_tensor
 from my_ops.ops._function import (
     autocast_dtype,
     check,
@@ -89,126 +90,77 @@ def fp4_matmul(
         raise_expected("fp4_matmul", "b", f"the shape [{a_shape[-1]}, N]", list(b_shape))
     if a.device != b.device:
         raise_expected("fp4_matmul", "b", f"the device of a ({a.device})", b.device)
-    a = a.to(autocast_dtype(a) or a.dtype)
+    cast = autocast_dtype(a)
+    if cast is not None:
+        a = a.to(cast)
     dtype = DTYPE_NAMES.get(out_dtype or a.dtype)
     if dtype is None:
         raise_expected("fp4_matmul", "out_dtype", "float32, float16 or bfloat16", out_dtype)
     if backward != "exact" or block2d or rht or seed is not None:
         block2d = check_options("fp4_matmul", format, backward, block2d, rht, seed)
-    left = PackedFactor.of(a) if isinstance(a, FP4Tensor) else _packed(a, format, False, False)
-    right = PackedFactor.of(b) if isinstance(b, FP4Tensor) else _packed(b, format, True, block2d)
-    # Also where there is no gradient: a recomputed forward has to find the generator as it was.
-    seed = seed_tensor(seed) if backward == "fp4" else None
-    if needs_function(a, b):
-        kept = ()
-        if seed is not None:
-            a_along_M, b_along_N = backward_factors(a, b, left, right, format, block2d, rht)
-            kept = *a_along_M, *b_along_N
-        factors = distinct(a, b, *left, *right, *kept)
-        return FP4MatMulFunction.apply(*factors[:2], format, dtype, seed, rht, *factors[2:])
+    needed = needs_function(a, b)
+    left = PackedFactor.of(a) if isinstance(a, FP4Tensor) else packed(a, format, needed)
+    right = (
+        PackedFactor.of(b) if isinstance(b, FP4Tensor) else packed(b, format, needed, True, block2d)
+    )
+    if backward == "fp4":
+        # Drawn without gradients, too: a recomputed forward has to find the generator as it was.
+        seed = seed_tensor(seed)
+        if needed:
+            return fp4_training_matmul(a, b, left, right, format, dtype, block2d, rht, seed)
+    if needed:
+        return FP4MatMulFunction.apply(*distinct(a, b, *left, *right), format, dtype)
     return _forward(*left, *right, format, dtype)
 
 
 def _check_operand(name: str, x: Tensor, format: str) -> None:
-    check_tensor("fp4_matmul", name, x)
-    if isinstance(x, FP4Tensor):
-        if x.format != format:
-            expected = f"the format '{format}' of the product"
-            raise_expected("fp4_matmul", name, expected, f"'{x.format}'")
-        if x.transposed and x.dim() != 2:
-            expected = "a matrix, where it is quantized along the dimension before the last"
-            raise_expected("fp4_matmul", name, expected, f"{x.dim()} dimensions")
-
-
-def _packed(x: Tensor, format: str, transposed: bool, block2d: bool | None) -> PackedFactor:
-    """x, quantized along its last dimension or the one before; the gradient goes around this."""
-    x = without_gradient(x)
-    return quantized(x, tensor_amax(x, format), format, transposed, bool(block2d))
+    if not isinstance(x, FP4Tensor):
+        check_tensor("fp4_matmul", name, x)
+    elif x.format != format:
+        expected = f"the format '{format}' of the product"
+        raise_expected("fp4_matmul", name, expected, f"'{x.format}'")
+    elif x.transposed and x.dim() != 2:
+        expected = "a matrix, where it is quantized along the dimension before the last"
+        raise_expected("fp4_matmul", name, expected, f"{x.dim()} dimensions")
 
 
 @fast_apply
 class FP4MatMulFunction(torch.autograd.Function):
-    """a and b are there for their gradients alone; what is multiplied and saved is packed.
-
-    The factors are those of the product and, with backward="fp4", those of the gradients.
-    """
+    """a and b are there for their gradients alone; what is multiplied and saved is packed."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(a, b, format, dtype, seed, rht, *factors):
-        return _forward(*factors[:10], format, dtype)
+    def forward(
+        a, b, a_packed, a_scale, a_amax, a_shape, a_transposed,
+        b_packed, b_scale, b_amax, b_shape, b_transposed, format, dtype,
+    ):  # fmt: skip
+        return _forward(
+            a_packed, a_scale, a_amax, a_shape, a_transposed,
+            b_packed, b_scale, b_amax, b_shape, b_transposed, format, dtype,
+        )  # fmt: skip
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        a, b, ctx.format, _, seed, ctx.rht, *factors = inputs
-        left, right, *others = (factors[i : i + 5] for i in range(0, len(factors), 5))
-        if others:
-            left, right = map(_other_factor, others, (left, right))
-        needs_a, needs_b = ctx.needs_input_grad[:2]
-        # Under functorch transforms a and b themselves have to carry a second differentiation to
-        # its refusal; otherwise nothing dense is kept.
-        transformed = torch._C._are_functorch_transforms_active()
-        nothing = None, None, None
-        ctx.save_for_backward(
-            seed,
-            *(left[:3] if needs_b else nothing),
-            *(right[:3] if needs_a else nothing),
-            *((a, b) if transformed else ()),
-        )
-        ctx.left_shape, ctx.right_shape = left[3:], right[3:]
-        ctx.dtypes = DTYPE_NAMES[a.dtype], DTYPE_NAMES[b.dtype]
+        save_factors(ctx, inputs[0], inputs[1], inputs[2:7], inputs[7:12])
+        ctx.format = inputs[12]
 
     @staticmethod
     def backward(ctx, grad):
-        seed, *saved = ctx.saved_tensors
-        factors = *saved[:3], *ctx.left_shape, *saved[3:6], *ctx.right_shape
-        arguments = *factors, ctx.format, *ctx.dtypes, *ctx.needs_input_grad[:2], ctx.rht
-        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            # An input that needs a gradient, so that a second differentiation is refused and not
-            # left out in silence where grad needs none.
-            anchors = saved[6:] or (torch.zeros((), requires_grad=True), None)
-            gradients = FP4MatMulBackwardFunction.apply(*anchors, grad, seed, *arguments)
-        else:
-            gradients = _gradients(grad, seed, *arguments)
-        return (*gradients, *(None,) * (len(ctx.needs_input_grad) - 2))
+        left, right, anchors = saved_factors(ctx)
+        arguments = *left, *right, ctx.format, *ctx.dtypes, *ctx.needs_input_grad[:2]
+        return *first_order(_gradients, anchors, grad, *arguments), *(None,) * 12
 
 
-def _other_factor(other, factor):
-    tensors = (own if own is not None else t for own, t in zip(other[:3], factor[:3], strict=True))
-    return *tensors, *other[3:]
-
-
-def _gradients(grad, seed, *arguments):
-    if seed is not None:
-        return fp4_gradients(grad, seed, *arguments)
-    left, right = arguments[:5], arguments[5:10]
-    format, a_dtype, b_dtype, need_a, need_b, _ = arguments[10:]
+def _gradients(
+    grad, a_packed, a_scale, a_amax, a_shape, a_transposed,
+    b_packed, b_scale, b_amax, b_shape, b_transposed, format, a_dtype, b_dtype, need_a, need_b,
+):  # fmt: skip
+    right = b_packed, b_scale, b_amax, b_shape, b_transposed
+    left = a_packed, a_scale, a_amax, a_shape, a_transposed
     grad_a = _backward_A(grad, *right, format, a_dtype) if need_a else None
     grad_b = _backward_B(*left, grad, format, b_dtype) if need_b else None
     return grad_a, grad_b
-
-
-@fast_apply
-class FP4MatMulBackwardFunction(torch.autograd.Function):
-    """The gradients of fp4_matmul where a graph of them is recorded."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(anchor_a, anchor_b, grad, seed, *arguments):
-        return _gradients(grad, seed, *arguments)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        pass
-
-    @staticmethod
-    def backward(ctx, *grads):
-        raise RuntimeError(
-            "my_ops.fp4_matmul: its gradients cannot be differentiated again: the operands are "
-            "kept in 4 bits only"
-        )
 
 
 @torch.library.register_fake("my_ops::fp4_matmul_forward")
