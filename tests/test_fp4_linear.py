@@ -210,7 +210,7 @@ def test_dtype_of_the_result(device, dtype, out_dtype):
 
 
 def test_derivatives_with_another_dtype_of_the_result(device):
-    x = torch.randn(5, 33, device=device).half().requires_grad_()
+    x = torch.randn(5, 33, device=device).bfloat16().requires_grad_()
     q = my_ops.fp4_quantize(torch.randn(20, 33, device=device))
     wide = x.detach().double().requires_grad_()
     layer = lambda x: my_ops.fp4_linear(x, q, out_dtype=torch.float32)  # noqa: E731
@@ -218,22 +218,32 @@ def test_derivatives_with_another_dtype_of_the_result(device):
         derivatives(layer, x), derivatives(lambda x: F.linear(x, values(q)), wide), strict=True
     ):
         torch.testing.assert_close(
-            actual.double(), expected, rtol=0.02, atol=0.02 * expected.abs().max()
+            actual.double(), expected, rtol=0.02, atol=0.02 * expected.abs().max().item()
         )
 
 
 @pytest.mark.parametrize("needed", [(0,), (1,), (2,), (0, 2)])
-def test_only_the_asked_for_gradients_are_computed(device, needed):
+def test_only_the_asked_for_gradients_are_computed(device, needed, monkeypatch):
+    from my_ops.ops import fp4_linear as module
+
+    calls = []
+
+    def counted(name):
+        function = getattr(module, name)
+        return lambda *arguments: calls.append(name) or function(*arguments)
+
     tensors = [torch.randn(shape, device=device) for shape in ((4, 32), (6, 32), (6,))]
     for i in needed:
         tensors[i].requires_grad_()
     x, w, bias = tensors
     y = my_ops.fp4_linear(x, my_ops.fp4_quantize(w), bias)
+    for name in ("_forward", "_weight_gradient"):
+        monkeypatch.setattr(module, name, counted(name))
     with torch.profiler.profile() as profile:
         torch.autograd.grad(y, [tensors[i] for i in needed], torch.ones_like(y))
-    calls = {event.key: event.count for event in profile.key_averages()}
-    names = "my_ops::fp4_linear_forward", "aten::mm", "aten::sum"
-    assert {i for i, name in enumerate(names) if name in calls} == set(needed)
+    calls += ["aten::sum"] * any(event.key == "aten::sum" for event in profile.key_averages())
+    names = "_forward", "_weight_gradient", "aten::sum"
+    assert calls == [names[i] for i in needed]
 
 
 def test_two_runs_give_the_same_bits(device):
