@@ -192,10 +192,10 @@ def dequantize(device, dtype, format, side):
     noise = (expected - x[:CHECKED_ROWS].cpu()).norm()
 
     def check(actual):
-        """Ours are the CPU's values; another 4-bit format has about the same noise."""
+        """Ours are the CPU's values; another 4-bit format has noise of its own."""
         rows = actual[:CHECKED_ROWS].cpu()
         same = torch.equal(rows, expected)
-        assert same or (rows - x[:CHECKED_ROWS].cpu()).norm() < 2 * noise, "other values"
+        assert same or (rows - x[:CHECKED_ROWS].cpu()).norm() < 3 * noise, "other values"
 
     return case(
         x, functions, check, dtype.itemsize + PACKED_BYTES[format], [of_copy(0.90), on_cpu(x)]

@@ -45,79 +45,6 @@ OTHER_LAYERS_SLACK = 1.2  # of the same ratio to the bytes of the weight
 suite = Suite("fp4_matmul")
 
 
-@functools.lru_cache(maxsize=1)
-def dense_weight(device, N, K, dtype):
-    return torch.randn(N, K, device=device, dtype=dtype) / K**0.5
-
-
-@functools.lru_cache(maxsize=6)  # the libraries of one layer
-def linear(library, device, N, K, dtype):
-    """linear(x, i) with the i-th copy of the weight, for which the library has its own format."""
-    dense = dense_weight(device, N, K, dtype)
-    name, _, format = library.partition(" ")
-    packed = int(PACKED_BYTES.get(format, 9 / 16) * N * K)
-    count = rotations(dense.nbytes if name == "torch" else packed, device)
-    if name == "torch":
-        weights = [dense.clone() for _ in range(count)]
-        return lambda x, i: F.linear(x, weights[i % count])
-    if name == "my_ops":
-        q = my_ops.fp4_quantize(dense, format)
-        quantized = [q, *(q.clone() for _ in range(count - 1))]
-        return lambda x, i: my_ops.fp4_linear(x, quantized[i % count])
-    if name == "humming":
-        layer = peers.humming_linear(device, [dense] * count, format)
-    else:
-        layer = peers.bitsandbytes_linear(device, [dense] * count)
-    return lambda x, i: layer(x, i % count)
-
-
-def layer(device, dtype, N, K, M, bars):
-    x = torch.randn(M, K, device=device, dtype=dtype)
-    wide = F.linear(x.float(), dense_weight(device, N, K, dtype).float())
-    libraries = ["my_ops nvfp4", "my_ops mxfp4", "torch"]
-    if device != "cpu":
-        libraries += ["humming nvfp4", "humming mxfp4", "bitsandbytes"]
-
-    def prepare(library):
-        function = linear(library, device, N, K, dtype)
-        if library.startswith("my_ops"):  # exact up to rounding, of what the weight became
-            q = my_ops.fp4_quantize(dense_weight(device, N, K, dtype), library[-5:])
-            close(function(x, 0), F.linear(x.float(), q.dequantize(torch.float32)))
-        return lambda i: function(x, i)
-
-    return Case(
-        {name: Lazy(functools.partial(prepare, name)) for name in libraries},
-        lambda y: close(y, wide, 0.2),  # the noise of 4 bits
-        bytes=int(PACKED_BYTES["nvfp4"] * N * K),
-        flops=2 * M * N * K,
-        how="graph",
-        calls=24 if M <= 128 else 9,
-        bars=bars,
-    )
-
-
-def bars_of(M, us_scale=1.0, slack=1.0):
-    names = [f"my_ops {format}" for format in FORMATS]
-    if M in LONGEST_US:
-        return [microseconds(LONGEST_US[M] * us_scale * slack, name) for name in names]
-    ratio = LONGEST_OF_TORCH.get(M, LONGEST_OF_TORCH_BEYOND)
-    return [time_ratio("torch", ratio * slack, name) for name in names]
-
-
-@suite.group(dtype=DTYPES, N=LAYER, M=ROWS)
-def linear_layer(device, dtype, N, M):
-    """2 M N K operations, K = N; 9/16 N K bytes: those of the NVFP4 weight."""
-    return layer(device, dtype, N, N, M, bars_of(M))
-
-
-@suite.group(dtype=BF16, shape=OTHER_LAYERS, M=OTHER_ROWS)
-def other_layers(device, dtype, shape, M):
-    """2 M N K operations; 9/16 N K bytes: those of the NVFP4 weight."""
-    N, K = shape
-    bars = bars_of(M, us_scale=N * K / 8192**2, slack=OTHER_LAYERS_SLACK)
-    return layer(device, dtype, N, K, M, bars)
-
-
 class Product:
     """Square operands, dense and packed, and a graph for their gradients."""
 
@@ -155,39 +82,33 @@ def prepared(make, check, format):
     return function
 
 
-@suite.group(n=PRODUCTS)
-def forward(device, n):
-    """2 n^3 operations; both operands are quantized in the call."""
+def product_forward(device, n, operands, bound):
+    """operands(product, format) are those of fp4_matmul."""
     p = Product(device, n)
 
     def make(format):
-        if format:
-            return lambda: my_ops.fp4_matmul(p.a, p.b, format)
-        return lambda: p.a @ p.b
+        if format is None:
+            return lambda: p.a @ p.b
+        a, b = operands(p, format)
+        return lambda: my_ops.fp4_matmul(a, b, format)
 
     def check(y, format):
         wide_a, wide_b = p.wide(format)
         close(y, wide_a @ wide_b)
 
-    return product_case(p, make, check, 0.85 if n == 4096 else 0.90)
+    return product_case(p, make, check, bound)
+
+
+@suite.group(n=PRODUCTS)
+def forward(device, n):
+    """2 n^3 operations; both operands are quantized in the call."""
+    return product_forward(device, n, lambda p, format: (p.a, p.b), 0.85 if n == 4096 else 0.90)
 
 
 @suite.group(n=PRODUCTS)
 def packed_forward(device, n):
     """2 n^3 operations; the operands were quantized before."""
-    p = Product(device, n)
-
-    def make(format):
-        if format:
-            a, b = p.packed(format)
-            return lambda: my_ops.fp4_matmul(a, b, format)
-        return lambda: p.a @ p.b
-
-    def check(y, format):
-        wide_a, wide_b = p.wide(format)
-        close(y, wide_a @ wide_b)
-
-    return product_case(p, make, check, 0.90)
+    return product_forward(device, n, Product.packed, 0.90)
 
 
 @suite.group(n=PRODUCTS)
@@ -229,6 +150,80 @@ def saved_bytes(function, *args):
         kept = function(*args)
     assert kept.requires_grad
     return sum(saved.values())
+
+
+@functools.lru_cache(maxsize=1)
+def dense_weight(device, N, K, dtype):
+    seeded = torch.Generator(device).manual_seed(0)  # one weight, whichever case asks first
+    return torch.randn(N, K, device=device, dtype=dtype, generator=seeded) / K**0.5
+
+
+@functools.lru_cache(maxsize=6)  # the libraries of one layer
+def linear(library, device, N, K, dtype):
+    """linear(x, i) with the i-th copy of the weight, for which the library has its own format."""
+    dense = dense_weight(device, N, K, dtype)
+    name, _, format = library.partition(" ")
+    packed = int(PACKED_BYTES.get(format, 9 / 16) * N * K)
+    count = rotations(dense.nbytes if name == "torch" else packed, device)
+    if name == "torch":
+        weights = [dense.clone() for _ in range(count)]
+        return lambda x, i: F.linear(x, weights[i % count])
+    if name == "my_ops":
+        q = my_ops.fp4_quantize(dense, format)
+        quantized = [q, *(q.clone() for _ in range(count - 1))]
+        return lambda x, i: my_ops.fp4_linear(x, quantized[i % count])
+    if name == "humming":
+        layer = peers.humming_linear(device, [dense] * count, format)
+    else:
+        layer = peers.bitsandbytes_linear(device, [dense] * count)
+    return lambda x, i: layer(x, i % count)
+
+
+def layer(device, dtype, N, K, M, bars):
+    x = torch.randn(M, K, device=device, dtype=dtype)
+    wide = F.linear(x.float(), dense_weight(device, N, K, dtype).float())
+    libraries = ["my_ops nvfp4", "my_ops mxfp4", "torch"]
+    if device != "cpu" and dtype == torch.bfloat16:
+        libraries += ["humming nvfp4", "humming mxfp4", "bitsandbytes"]
+
+    def prepare(library):
+        function = linear(library, device, N, K, dtype)
+        if library.startswith("my_ops"):  # exact up to rounding, of what the weight became
+            q = my_ops.fp4_quantize(dense_weight(device, N, K, dtype), library[-5:])
+            close(function(x, 0), F.linear(x.float(), q.dequantize(torch.float32)))
+        return lambda i: function(x, i)
+
+    return Case(
+        {name: Lazy(functools.partial(prepare, name)) for name in libraries},
+        lambda y: close(y, wide, 0.2),  # the noise of 4 bits
+        bytes=int(PACKED_BYTES["nvfp4"] * N * K),
+        flops=2 * M * N * K,
+        how="graph",
+        calls=24 if M <= 128 else 9,
+        bars=bars,
+    )
+
+
+def bars_of(M, us_scale=1.0, slack=1.0):
+    names = [f"my_ops {format}" for format in FORMATS]
+    if M in LONGEST_US:
+        return [microseconds(LONGEST_US[M] * us_scale * slack, name) for name in names]
+    ratio = LONGEST_OF_TORCH.get(M, LONGEST_OF_TORCH_BEYOND)
+    return [time_ratio("torch", ratio * slack, name) for name in names]
+
+
+@suite.group(dtype=DTYPES, N=LAYER, M=ROWS)
+def linear_layer(device, dtype, N, M):
+    """2 M N K operations, K = N; 9/16 N K bytes: those of the NVFP4 weight."""
+    return layer(device, dtype, N, N, M, bars_of(M))
+
+
+@suite.group(dtype=BF16, shape=OTHER_LAYERS, M=OTHER_ROWS)
+def other_layers(device, dtype, shape, M):
+    """2 M N K operations; 9/16 N K bytes: those of the NVFP4 weight."""
+    N, K = shape
+    bars = bars_of(M, us_scale=N * K / 8192**2, slack=OTHER_LAYERS_SLACK)
+    return layer(device, dtype, N, K, M, bars)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ IEEE float32; "torch tf32" with TF32 allowed, as "my_ops tf32" is to be compared
 import torch
 from bars import Summary, speed, value_ratio
 from suite import Case, Suite, Values, close
+from torch.nn import functional as F
 
 import my_ops
 
@@ -135,7 +136,7 @@ def float64(device, n, layout):
 
 @suite.group(width=MLP_WIDTHS)
 def mlp(device, width):
-    """48 width^3 operations: forward and backward of x -> relu(x w1) w2, 4 width between them."""
+    """48 width^3 operations: forward and backward of x -> silu(x w1) w2, 4 width between them."""
     x, w1, w2 = (
         operand(device, rows, cols, "N").div_(rows**0.5).requires_grad_()
         for rows, cols in ((width, width), (width, 4 * width), (4 * width, width))
@@ -143,7 +144,7 @@ def mlp(device, width):
     grad = operand(device, width, width, "N")
 
     def step(product):
-        y = product(product(x, w1).relu(), w2)
+        y = product(F.silu(product(x, w1)), w2)
         return torch.autograd.grad(y, (x, w1, w2), grad)
 
     expected = step(torch.mm)

@@ -52,6 +52,8 @@ NORMS = {
     "liger": peers.liger_rms_norm,
     "quack": peers.quack_rms_norm,
 }
+# Each takes seconds to compile for a width and a dtype: not all of them everywhere.
+OTHERS = {torch.bfloat16: ["torch.compile", "liger", "quack"], torch.float32: ["liger", "quack"]}
 ADD_NORMS = {
     "my_ops": my_ops_add_rmsnorm,
     "torch": peers.torch_add_rms_norm,
@@ -71,17 +73,18 @@ def tensors(device, dtype, H, elements, count, shift=0):
     return *made, torch.randn(H, dtype=dtype, device=device)
 
 
-def lazily(makers, device, prepare):
-    """prepare(the function of each library); the others than torch have no kernels for a CPU."""
+def lazily(makers, x, prepare):
+    """prepare(the function of each library), for the dtype and device of x."""
+    names = ["my_ops", "torch"]
+    if x.device.type != "cpu":
+        names += OTHERS.get(x.dtype, ())
     return {
-        name: Lazy(lambda make=make: prepare(make(device, EPS)))
-        for name, make in makers.items()
-        if device != "cpu" or name in ("my_ops", "torch")
+        name: Lazy(lambda make=makers[name]: prepare(make(x.device.type, EPS))) for name in names
     }
 
 
 def forwards(makers, *args):
-    return lazily(makers, args[0].device.type, lambda norm: lambda: norm(*args))
+    return lazily(makers, args[0], lambda norm: lambda: norm(*args))
 
 
 def backwards(makers, grads, *args):
@@ -92,7 +95,7 @@ def backwards(makers, grads, *args):
         outputs = norm(*leaves)
         return lambda: torch.autograd.grad(outputs, leaves, grads, retain_graph=True)
 
-    return lazily(makers, args[0].device.type, prepare)
+    return lazily(makers, args[0], prepare)
 
 
 def exact(x, weight):
@@ -125,7 +128,7 @@ def small(device, H, rows):
     weight = torch.randn(H, dtype=torch.bfloat16, device=device)
     expected = exact(inputs[0], weight)
     return Case(
-        lazily(NORMS, device, lambda norm: lambda i: norm(inputs[i], weight)),
+        lazily(NORMS, inputs[0], lambda norm: lambda i: norm(inputs[i], weight)),
         lambda y: close(ends(y), expected),
         bytes=4 * H * rows,
         how="graph",

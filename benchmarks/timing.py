@@ -89,8 +89,9 @@ def graph_sampler(function, calls: int, device: str):
         return _mean_of(clock_sampler(all_calls), calls)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        all_calls()
+    with torch.cuda.stream(torch.cuda.current_stream()):  # a capture that fails leaves its own
+        with torch.cuda.graph(graph):
+            all_calls()
 
     def sample(count):
         pairs = [_between_events(graph.replay) for _ in range(count)]
