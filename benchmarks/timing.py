@@ -105,7 +105,8 @@ def host_sampler(function, device: str, calls: int = 50):
     """The time that the host takes for a call; the work of the GPU is waited for outside of it."""
 
     def sample(count):
-        seconds = []
+        seconds, threads = [], torch.get_num_threads()
+        torch.set_num_threads(1)  # the work is too small for more
         for _ in range(count):
             start = time.perf_counter()
             for _ in range(calls):
@@ -113,6 +114,7 @@ def host_sampler(function, device: str, calls: int = 50):
             seconds.append((time.perf_counter() - start) / calls)
             if device != "cpu":
                 torch.cuda.synchronize()
+        torch.set_num_threads(threads)
         return seconds
 
     return sample
