@@ -1,9 +1,14 @@
-"""README, CONTRIBUTING and the guide: their Python runs, their commands and files exist."""
+"""README, CONTRIBUTING and the guide: their Python runs; commands, files and licences are right."""
 
 import re
+import subprocess
+import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+
+import my_ops
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -37,3 +42,47 @@ def test_commands_and_files_of_a_page_exist(page):
     made_up = re.compile(r"cube|/operator|^(?:build|out|dist)/")
     missing = [p for p in paths if not made_up.search(p) and not list(ROOT.glob(p.rstrip("/")))]
     assert not missing
+
+
+def test_changelog_has_this_version():
+    assert f"\n## {my_ops.__version__} - " in (ROOT / "CHANGELOG.md").read_text()
+
+
+# docs/licenses.md beside pyproject.toml and what is installed.
+ROWS = re.findall(
+    r"^\| ([\w-]+) \| ([^|]+) \| ([^|]+) \|$", (ROOT / "docs/licenses.md").read_text(), re.MULTILINE
+)
+LICENCES = {package: licence for package, needed, licence in ROWS if package != "package"}
+EXTRAS = ("test", "examples", "docs", "bench", "dev")
+
+
+def test_licences_are_listed_for_every_requirement():
+    for group in ("build", *EXTRAS):
+        command = [sys.executable, ROOT / "tools" / "extras.py", group]
+        listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        for requirement in listed.split():
+            package = re.match(r"[\w-]+", requirement)[0]
+            (needed,) = [needed for name, needed, _ in ROWS if name == package]
+            assert group in needed
+    assert re.findall(
+        r'^dependencies = \["(\w+)', (ROOT / "pyproject.toml").read_text(), re.MULTILINE
+    ) == ["torch"]
+
+
+@pytest.mark.parametrize("package", LICENCES)
+def test_licence_is_that_of_the_installed_package(package):
+    try:
+        about = metadata.metadata(package)
+    except metadata.PackageNotFoundError:
+        pytest.skip("not installed")
+    fields = [about["License-Expression"], *(about["License"] or "").splitlines()[:1]]
+    fields += [c for c in about.get_all("Classifier") or [] if c.startswith("License")]
+    said = " ".join(filter(None, fields))
+    if not said:
+        pytest.skip("its metadata names no licence")
+    # Free text such as "Apache Software License": the family is what it tells.
+    families = set(re.findall(r"Apache|BSD|MIT|MPL|Mozilla|Python|PSF|Zlib|BSL|0BSD|CC0", said))
+    names = {"Mozilla": "MPL", "Python": "PSF"}
+    assert families
+    for family in families:
+        assert names.get(family, family) in LICENCES[package]
