@@ -6,7 +6,7 @@
 # make wheel    a release wheel for every supported GPU in dist, its contents listed and tried
 # make sanitize run every CUDA kernel under compute-sanitizer            (needs a GPU)
 # make fuzz     thousands of random calls; make soak a million, with a look at the memory
-# make check    formatters and linters, without writing; make format writes
+# make check    formatters, linters and types, without writing; make format writes
 # make clean    remove what was built; .venv stays
 #
 # TORCH=2.13.0 chooses torch, VENV=path an environment of your own (a torch in it stays unless TORCH
@@ -93,10 +93,12 @@ wheel: $(VENV)/my_ops_tools.installed
 sanitize: build
 	$(python) tools/sanitize.py
 
-check:
+check: build
 	$(VENV)/bin/clang-format --dry-run -Werror $(c_sources)
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/stubtest my_ops._C
 
 format:
 	$(VENV)/bin/clang-format -i $(c_sources)

@@ -43,7 +43,9 @@ def store(layout: Layout, q) -> dict[str, Tensor]:
     return {layout.packed: q.packed, layout.scale: q.scale, layout.tensor_scale: tensor_scale}
 
 
-def load(layout: Layout, tensors: dict[str, Tensor]):
+def load(
+    layout: Layout, tensors: dict[str, Tensor]
+) -> tuple[Tensor, Tensor, Tensor | None, str, int]:
     """packed, scale bytes, amax, format, K."""
     packed, scale_bytes = tensors[layout.packed], tensors[layout.scale].view(torch.uint8)
     K = 2 * packed.shape[-1]

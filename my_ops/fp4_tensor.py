@@ -50,7 +50,7 @@ class FP4Tensor(Tensor):
 
     packed: Tensor
     scale_bytes: Tensor
-    amax: Tensor | None
+    amax: Tensor | None  # type: ignore[assignment]  # a method of Tensor
     format: str
     transposed: bool
     partial: bool
@@ -90,7 +90,7 @@ class FP4Tensor(Tensor):
         return self.scale_bytes.view(SCALE_DTYPE[self.format])
 
     @property
-    def nbytes(self) -> int:
+    def nbytes(self) -> int:  # type: ignore[override]
         held = [getattr(self, name) for name in self._tensor_names()]
         return sum(t.numel() * t.itemsize for t in held)  # .nbytes has no symbolic sizes
 
@@ -135,7 +135,7 @@ class FP4Tensor(Tensor):
         """The weight of which ``tensors`` holds what :meth:`to_modelopt` returns."""
         return cls(*_fp4_exchange.load(_fp4_exchange.MODELOPT, tensors), dtype)
 
-    def __repr__(self, *, tensor_contents=None) -> str:
+    def __repr__(self, *, tensor_contents=None) -> str:  # type: ignore[override]
         gradient = ", requires_grad=True" if self.requires_grad else ""
         return (
             f"{type(self).__name__}(shape={tuple(self.shape)}, format='{self.format}', "
@@ -198,7 +198,7 @@ class FP4Tensor(Tensor):
 
     # ---- PyTorch's functions ----
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
     data = property(Tensor.detach, refuse_data)  # torch's setter would keep the old bytes
 
     @classmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import nn
@@ -96,7 +97,7 @@ def patch(
                 _set_module(model, name, new)
                 originals[name] = module if is_norm or keep_linears else None
                 report.replaced[name] = repr(new)
-    model._my_ops_originals = originals
+    model._my_ops_originals = originals  # type: ignore[assignment]
     return report
 
 
@@ -152,7 +153,7 @@ def _fp4_linear(linear: nn.Linear, format: str) -> FP4Linear | str:
     return FP4Linear.from_linear(linear, format)
 
 
-def _rmsnorm(norm: nn.Module) -> RMSNorm | str:
+def _rmsnorm(norm: Any) -> RMSNorm | str:
     """The module of my_ops that computes what `norm` does, or why there is none."""
     names = [name for name, _ in norm.named_parameters()]
     eps = [getattr(norm, name) for name in _EPS_NAMES if hasattr(norm, name)]
@@ -175,7 +176,7 @@ def _rmsnorm(norm: nn.Module) -> RMSNorm | str:
 
 
 @torch.no_grad()
-def _computes_the_same(norm: nn.Module, new: RMSNorm) -> bool:
+def _computes_the_same(norm: Any, new: Any) -> bool:
     """Compares the two on bfloat16 samples, ordinary ones and some small enough to show eps."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(64, new.dim, generator=generator)

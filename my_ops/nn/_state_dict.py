@@ -68,11 +68,17 @@ def unflatten_state_dict(
                 f"my_ops.nn.unflatten_state_dict: tensors: expected {' and '.join(sorted(missing))}"
                 f" of the FP4 tensor '{name}', got none"
             )
-        parts = [
+        packed, scale_bytes, amax = (
             state_dict.pop(f"{name}.{part}", None) for part in ("packed", "scale_bytes", "amax")
-        ]
+        )
         dtype = getattr(torch, described["dtype"])
         state_dict[name] = FP4Tensor(
-            *parts, described["format"], described["K"], dtype, described["transposed"]
+            packed,
+            scale_bytes,
+            amax,
+            described["format"],
+            described["K"],
+            dtype,
+            described["transposed"],
         )
     return state_dict

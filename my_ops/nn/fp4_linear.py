@@ -118,12 +118,18 @@ class FP4Linear(torch.nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.trainable:
-            weight, options = self.weight.t(), {"block2d": self.block2d, "rht": self.rht}
-            y = fp4_matmul(x, weight, self.format, backward=self.backward, **options)
+            y = fp4_matmul(
+                x,
+                self.weight.t(),
+                self.format,
+                backward=self.backward,
+                block2d=self.block2d,
+                rht=self.rht,
+            )
             return y if self.bias is None else y + self.bias.to(y.dtype)
         if torch.compiler.is_exporting():  # which cannot look into the weight before it decomposes
             return torch.nn.functional.linear(x, self.weight, self.bias)
-        return fp4_linear(x, self.weight, self.bias)
+        return fp4_linear(x, self.weight, self.bias)  # type: ignore[arg-type]
 
     def extra_repr(self) -> str:
         return (

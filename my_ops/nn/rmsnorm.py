@@ -1,6 +1,7 @@
 """my_ops.nn.RMSNorm: torch.nn.RMSNorm over the last dimension, computed by my_ops.rmsnorm."""
 
 import numbers
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -33,9 +34,11 @@ class RMSNorm(torch.nn.Module):
         ValueError: for a ``dim`` of more than one size.
     """
 
+    weight: torch.nn.Parameter | None
+
     def __init__(
         self,
-        dim: int | tuple[int],
+        dim: int | Sequence[int],
         eps: float | None = 1e-6,
         elementwise_affine: bool = True,
         device=None,

@@ -3,6 +3,7 @@
 import numbers
 import operator
 from functools import partial
+from typing import NoReturn
 
 import torch
 import torch.autograd.forward_ad as forward_ad
@@ -23,7 +24,7 @@ SCALE_MODES = "floor", "rceil", "ceil", "even"
 _FORMATS = "'nvfp4' or 'mxfp4'"
 
 
-def raise_expected(op: str, argument: str, expected: str, got) -> None:
+def raise_expected(op: str, argument: str, expected: str, got) -> NoReturn:
     raise RuntimeError(f"my_ops.{op}: {argument}: expected {expected}, got {got}")
 
 
@@ -58,14 +59,18 @@ def signed_seed(seed, op: str = "fp4_quantize") -> int:
     """The 64 bits of `seed` as the schema's signed integer."""
     if type(seed) is int and 0 <= seed < 2**63:  # the usual one, 0.4 us before the other checks
         return seed
-    if not isinstance(seed, numbers.Integral) or not -(2**63) <= seed < 2**64:
+    integral = isinstance(seed, numbers.Integral)
+    if not integral or not -(2**63) <= seed < 2**64:
         raise_expected(op, "seed", "an integer from -2**63 below 2**64", repr(seed))
     seed = int(seed)
     return seed - 2**64 if seed >= 2**63 else seed
 
 
 def check_amax_number(amax) -> None:
-    if not isinstance(amax, numbers.Real):
+    expected: str
+    got: object
+    real = isinstance(amax, numbers.Real)
+    if not real:
         expected, got = "a tensor or a number", type(amax).__name__
     elif not amax >= 0:
         expected, got = "a number from 0 on", amax

@@ -1,5 +1,7 @@
 """What every operator's autograd.Function shares: when it is needed, and a cheap `apply`."""
 
+from typing import Any
+
 import torch
 import torch.autograd.forward_ad as forward_ad
 from torch import Tensor
@@ -98,7 +100,7 @@ def fast_apply(function: type[torch.autograd.Function]) -> type[torch.autograd.F
         setup_context(ctx, args, output)
         return output
 
-    eager = type(
+    eager: Any = type(
         function.__name__,
         (function,),
         {

@@ -112,7 +112,7 @@ def fp4_dequantize(q: FP4Tensor, dtype: torch.dtype | None = None) -> Tensor:
     if not isinstance(q, FP4Tensor):
         raise RuntimeError(f"my_ops.fp4_dequantize: q: expected an FP4Tensor, got {type(q)}")
     if q.transposed:
-        return fp4_dequantize(q.mT, dtype).mT
+        return fp4_dequantize(q.mT, dtype).mT  # type: ignore[arg-type]
     if dtype is None:
         dtype = q.dtype
     elif not isinstance(dtype, torch.dtype):

@@ -59,8 +59,8 @@ def fp4_report(x: Tensor, format: str = "nvfp4", **options) -> FP4Report:
     exact = x.double()
     noise = (y - exact).square().sum()
     sqnr_db = 10 * (exact.square().sum() / noise).log10()
-    shares = (mask.double().mean().item() for mask in (lost, clipped, underflowed))
-    return FP4Report(*shares, sqnr_db.item())
+    counted = lost, clipped, underflowed, sqnr_db  # the mean of one number is the number
+    return FP4Report(*(mask.double().mean().item() for mask in counted))
 
 
 def _any_in_block(mask, format):
