@@ -100,16 +100,14 @@ def test_in_a_stream_and_a_graph(device, name):
 
 @pytest.mark.cuda
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
-@pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("name", OPERATORS)
-def test_a_device_that_is_not_current(name, compiled):
+def test_a_device_that_is_not_current(name):
+    """Eager: test_two_gpus.py."""
     function = OPERATORS[name].function
     inputs = OPERATORS[name].sample(9, "cuda:0")
     elsewhere = [t.detach().to("cuda:1").requires_grad_() for t in inputs]
     expected = forward_and_backward(function, inputs)
-    if compiled:
-        function = torch.compile(function, fullgraph=True)
-    actual = forward_and_backward(function, elsewhere)
+    actual = forward_and_backward(torch.compile(function, fullgraph=True), elsewhere)
     assert torch.cuda.current_device() == 0
     assert {t.device for t in actual} == {torch.device("cuda:1")}
     assert_same_bits([t.to("cuda:0") for t in actual], expected)

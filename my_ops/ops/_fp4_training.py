@@ -78,7 +78,7 @@ def fp4_training_matmul(
     block2d: bool, rht: bool, seed: Tensor,
 ) -> Tensor:  # fmt: skip
     """The product of left and right; its gradients are those of a and b."""
-    a_along_M = b_along_N = PackedFactor(None, None, None, (), False)
+    a_along_M = b_along_N = PackedFactor(None, None, None, (), False)  # type: ignore[arg-type]
     if needs_function(b):
         columns = _rows(_values(a)).t()
         if rht:

@@ -96,18 +96,19 @@ def fp4_matmul(
     dtype = DTYPE_NAMES.get(out_dtype or a.dtype)
     if dtype is None:
         raise_expected("fp4_matmul", "out_dtype", "float32, float16 or bfloat16", out_dtype)
+    tiles = False
     if backward != "exact" or block2d or rht or seed is not None:
-        block2d = check_options("fp4_matmul", format, backward, block2d, rht, seed)
+        tiles = check_options("fp4_matmul", format, backward, block2d, rht, seed)
     needed = needs_function(a, b)
     left = PackedFactor.of(a) if isinstance(a, FP4Tensor) else packed(a, format, needed)
     right = (
-        PackedFactor.of(b) if isinstance(b, FP4Tensor) else packed(b, format, needed, True, block2d)
+        PackedFactor.of(b) if isinstance(b, FP4Tensor) else packed(b, format, needed, True, tiles)
     )
     if backward == "fp4":
         # Drawn without gradients, too: a recomputed forward has to find the generator as it was.
         seed = seed_tensor(seed)
         if needed:
-            return fp4_training_matmul(a, b, left, right, format, dtype, block2d, rht, seed)
+            return fp4_training_matmul(a, b, left, right, format, dtype, tiles, rht, seed)
     if needed:
         return FP4MatMulFunction.apply(*distinct(a, b, *left, *right), format, dtype)
     return _forward(*left, *right, format, dtype)
