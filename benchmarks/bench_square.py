@@ -1,6 +1,8 @@
 """my_ops.square beside torch.square and a copy.
 
-python benchmarks/bench_square.py [--quick]
+    python benchmarks/bench_square.py [--quick]
+
+The bytes of a case stand in its docstring; square costs nothing but them.
 """
 
 import peers
@@ -29,10 +31,7 @@ def check(expected):
 def forward(device, dtype, nbytes):
     """2 nbytes: x is read, y written."""
     x = torch.randn(nbytes // dtype.itemsize, dtype=dtype, device=device)
-    functions = {
-        "my_ops": lambda: my_ops.square(x),
-        "torch": lambda: torch.square(x),
-    }
+    functions = {"my_ops": lambda: my_ops.square(x), "torch": lambda: torch.square(x)}
     return Case(functions, check(torch.square(x)), bytes=2 * nbytes, copy=x, bars=[of_copy(0.97)])
 
 
@@ -49,15 +48,19 @@ def backward(device, dtype, nbytes):
     """3 nbytes: grad and x are read, grad_x written."""
     x = torch.randn(nbytes // dtype.itemsize, dtype=dtype, device=device)
     grad = torch.randn_like(x)
-    formula = lambda grad, x: grad * 2 * x  # torch has no kernel of its own for it  # noqa: E731
     functions = {
         "my_ops": lambda: torch.ops.my_ops.square_backward(grad, x),
-        "torch": lambda: formula(grad, x),
+        "torch": lambda: gradient(grad, x),
     }
     if device != "cpu":
-        fused = peers.compiled(device, formula)
+        fused = peers.compiled(device, gradient)
         functions["torch.compile"] = Lazy(lambda: lambda: fused(grad, x))
-    return Case(functions, check(formula(grad, x)), bytes=3 * nbytes, copy=x)
+    return Case(functions, check(gradient(grad, x)), bytes=3 * nbytes, copy=x)
+
+
+def gradient(grad, x):
+    """torch has no kernel of its own for it."""
+    return grad * 2 * x
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""One picture for each operator, drawn from its results: what is drawn stands in PICTURES."""
+"""One picture for each operator, drawn from its results: what is drawn stands in PICTURES (of an
+operator that does not stand there, the times of every group)."""
 
 import math
 from collections import defaultdict
@@ -99,7 +100,9 @@ def draw(result: dict, path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    panels = [piece for panel in PICTURES[result["operator"]] for piece in split(panel, result)]
+    groups = [Panel(group, (group,), "us") for group in result["formulas"]]
+    wanted = PICTURES.get(result["operator"], groups)
+    panels = [piece for panel in wanted for piece in split(panel, result)]
     columns = COLUMNS.get(len(panels), min(3, len(panels)))
     rows = math.ceil(len(panels) / columns)
     lengths = [

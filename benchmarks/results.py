@@ -5,15 +5,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-OPERATORS = ["square", "rmsnorm", "matmul", "fp4", "fp4_matmul", "overhead"]
+OPERATORS = sorted(path.stem[6:] for path in RESULTS.parent.glob("bench_*.py"))
 
 
 def load(path: Path) -> dict[str, dict]:
     """By operator, the results of a file or of a folder."""
     files = [path] if path.is_file() else sorted(path.glob("*.json"))
     results = [json.loads(file.read_text()) for file in files]
-    order = {operator: number for number, operator in enumerate(OPERATORS)}
-    results.sort(key=lambda result: order.get(result["operator"], len(order)))
     return {result["operator"]: result for result in results}
 
 

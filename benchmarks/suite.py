@@ -246,6 +246,8 @@ class Run:
 
 
 def message(error: Exception) -> str:
+    if isinstance(error, ModuleNotFoundError):
+        return f"{error.name} is not installed"
     return f"{type(error).__name__}: {error}".strip().split("\n")[0][:200]
 
 

@@ -77,9 +77,14 @@ def check_figures(row, name, figures):
 TOY = """
 import sys
 import time
-from bars import speed, time_ratio
+from bars import Summary, speed, time_ratio
 from suite import Case, Lazy, Suite
-suite = Suite("toy")
+fast = speed("torch", 2, on="cpu")
+suite = Suite("toy", [
+    Summary("all", fast, ["sleep"]),
+    Summary("the first", fast, ["sleep"], "worst", lambda params: params["offset"] == 0),
+    Summary("all", speed("torch", 2), ["sleep"]),
+])
 @suite.group(offset=[0, 1])
 def sleep(device, offset):
     "1 byte: of nothing."
@@ -96,7 +101,7 @@ def sleep(device, offset):
         "missing": Lazy(missing),
         "wrong": lambda: 4,
     }
-    bars = [speed("torch", 2, on="cpu"), time_ratio("torch", 1e-9, on="cpu")]
+    bars = [fast, time_ratio("torch", 1e-9, on="cpu")]
     return Case(functions, check, bytes=1, bars=[*bars, speed("torch", 2)])
 @suite.group(seconds=[SECONDS])
 def slow(device, seconds):
@@ -125,14 +130,18 @@ def test_wrong_and_missing_functions_are_rows(toy, tmp_path):
     assert right["wrong"] == []
     assert right["results"]["my_ops"]["median_us"] < right["results"]["torch"]["median_us"]
     assert right["results"]["torch"]["median_us"] == pytest.approx(20e3, rel=0.5)
-    missing = right["results"]["missing"]["error"]
-    assert missing == "ModuleNotFoundError: No module named 'no_such_package'"
+    assert right["results"]["missing"]["error"] == "no_such_package is not installed"
     assert right["results"]["wrong"]["error"] == "AssertionError: got 4, expected 3"
     # The bar of another device is not held against this one.
     assert [bar["met"] for bar in right["bars"]] == [True, False]
     assert wrong["wrong"] == ["my_ops: AssertionError: got 4, expected 3"]
     assert [bar["met"] for bar in wrong["bars"]] == [False, False]
     assert wrong["bars"][0]["value"] is None
+    # There is no mean of a row that failed.
+    mean, worst = result["summaries"]
+    assert (mean["value"], mean["met"], mean["rows"]) == (None, False, 2)
+    assert (worst["value"], worst["met"], worst["rows"]) == (right["bars"][0]["value"], True, 1)
+    assert worst["name"] == "the first, worst: my_ops, speed over torch >= 2"
 
 
 def test_time_limit_leaves_rows_that_say_so(toy, tmp_path):
