@@ -34,6 +34,8 @@ def quantized(text: str, group: str, **params) -> Line:
     return Line(text, "fp4", group, {k: v for k, v in params.items() if v}, theirs=FP4_PEERS)
 
 
+FOLDER = "benchmarks/results/h200"
+PICTURES = ("rmsnorm", "matmul", "fp4", "fp4_matmul")
 FP4_PEERS = ("torch.compile", "torchao", "bitsandbytes")
 LINEAR_PEERS = ("torch", "humming nvfp4", "bitsandbytes")
 SPEED = [
@@ -117,9 +119,10 @@ def speed_block(results: dict) -> str | None:
         f"Medians on one {machines[0]['name']}, {'; '.join(runs)}. Percentages are of the rate of a"
         f" large copy{rate}, over the bytes that must move; others were timed in the same run, in"
         " turn. Every row, the losing ones too, with its spread: [benchmarks/results]"
-        "(benchmarks/results/h200/README.md)."
+        f"({FOLDER}/README.md)."
     )
-    return "\n".join(lines) + f"\n\n{note}\n"
+    shown = [f"![{op}]({FOLDER}/{op}.png)" for op in PICTURES if op in results]
+    return "\n".join(lines) + "\n\n" + "\n\n".join([note, *shown]) + "\n"
 
 
 def find(result: dict | None, group: str, params: dict) -> dict | None:

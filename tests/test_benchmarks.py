@@ -233,8 +233,9 @@ def test_readme_is_written_from_results_and_checked(tmp_path):
     )
     figures = {"my_ops": {"median_us": 2.0, "GB/s": 4080.0}, "torch": {"error": "no"}}
     figures["copy"] = {"median_us": 1.9, "GB/s": 4250.0}
-    square = gpu_result("square", "forward", {"dtype": "bfloat16"}, figures)
-    (gpu / "square.json").write_text(json.dumps(square))
+    for operator in ("square", "matmul"):
+        result = gpu_result(operator, "forward", {"dtype": "bfloat16"}, figures)
+        (gpu / f"{operator}.json").write_text(json.dumps(result))
     report = BENCHMARKS / "report.py", "--readme", readme, "--gpu", gpu
     folders = tmp_path / "no_folders"
     folders.mkdir()
@@ -243,6 +244,7 @@ def test_readme_is_written_from_results_and_checked(tmp_path):
     text = readme.read_text()
     assert "| `square`, bf16 | 96 % |  |" in text
     assert "one Some GPU, torch 2.11.0, commit 0123456789ab" in text
+    assert "![matmul](benchmarks/results/h200/matmul.png)" in text
     assert "old" not in text and "\nkept\n" in text
     assert text.startswith("before\n") and text.endswith("after\n")
     assert python(*report, "--check", folders).returncode == 0
