@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DIST = ROOT / "dist"
 BUILD = ROOT / "build" / "wheel"
 
-LIMIT_MB = 40
+LIMIT_MB = 60  # PyPI takes up to 100
 CUDA = os.environ.get("MY_OPS_CUDA") != "0" and torch.version.cuda is not None
 
 
@@ -50,6 +50,7 @@ def build() -> Path:
         "MY_OPS_CUDA": str(int(CUDA)),
         "TORCH_CUDA_ARCH_LIST": cuda_toolchain.DEFAULT_ARCHITECTURES,
         "NVCC_APPEND_FLAGS": "--compress-mode=size",
+        "LDFLAGS": "-Wl,--strip-debug",
     }
     command = [sys.executable, "-u", "setup.py", "-q", "build", f"--build-base={BUILD}"]
     command += ["egg_info", f"--egg-base={BUILD}", f"--tag-build=+torch{minor}.{platform}"]
@@ -69,6 +70,11 @@ def check_size(wheel: Path) -> None:
 def check_gpu_code(module: Path) -> None:
     codes = fatbin.read(module)
     print(fatbin.table(codes))
+    loose = [code for code in codes if not code.compressed]
+    if loose:
+        sys.exit(
+            f"release_wheel.py: expected compressed code, got {loose[0]} and {len(loose) - 1} more"
+        )
     wanted = targets(cuda_toolchain.DEFAULT_ARCHITECTURES)
     for source in sorted(str(path.relative_to(ROOT)) for path in (ROOT / "csrc").rglob("*.cu")):
         missing = wanted - {code.target for code in codes if code.source == source}
