@@ -25,12 +25,11 @@ class FP4Linear(torch.nn.Module):
     takes the state of either kind and that of an nn.Linear: it quantizes or decodes the weight.
 
     Args:
-        in_features, out_features, bias, device, dtype: those of nn.Linear; dtype is float32,
-            float16 or bfloat16.
+        in_features, out_features, bias, device: as nn.Linear takes them.
+        dtype: float32, float16 or bfloat16.
         format: ``"nvfp4"`` or ``"mxfp4"``.
         trainable: keep the weight in ``dtype`` and train it.
-        backward, block2d, rht: of a trainable layer, those of :func:`my_ops.fp4_matmul`: how the
-            gradients are computed, and whether tiles of the weight share a scale.
+        backward, block2d, rht: as :func:`my_ops.fp4_matmul` takes them, for a trainable layer.
 
     Called with ``[..., in_features]`` it returns ``[..., out_features]`` as
     :func:`my_ops.fp4_linear` does, or fp4_matmul, which raise what does not fit.

@@ -24,8 +24,8 @@ class RMSNorm(torch.nn.Module):
         eps: see :func:`my_ops.rmsnorm`. The default is 1e-6; that of torch.nn.RMSNorm is None, the
             machine epsilon of the dtype in which it computes.
         elementwise_affine: False leaves the weight out.
-        weight_offset, cast_order, out_dtype: see :func:`my_ops.rmsnorm`. The weight starts at
-            ``1 - weight_offset``.
+        weight_offset: see :func:`my_ops.rmsnorm`. The weight starts at ``1 - weight_offset``.
+        cast_order, out_dtype: see :func:`my_ops.rmsnorm`.
 
     Called with ``[..., dim]`` it returns what :func:`my_ops.rmsnorm` returns, and raises what it
     raises.
