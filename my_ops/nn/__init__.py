@@ -1,7 +1,7 @@
 """Modules with the operators of my_ops, and how a model gets them.
 
 RMSNorm is torch.nn.RMSNorm over one dimension with eps=1e-6 by default, FP4Linear an nn.Linear with
-a frozen FP4 weight; patch() puts them in the place of a model's own.
+an FP4 weight; patch() puts them in the place of a model's own.
 """
 
 from my_ops.nn._patch import PatchReport, patch, unpatch

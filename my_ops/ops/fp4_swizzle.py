@@ -38,7 +38,8 @@ def fp4_unswizzle_scales(swizzled: Tensor, rows: int, columns: int) -> Tensor:
 
     Args:
         swizzled: what it returned, in any shape.
-        rows, columns: R and C of the scales that it was given.
+        rows: R of the scales that it was given.
+        columns: C of them.
 
     Returns:
         The scales ``[rows, columns]``, without the padding, of the same dtype.

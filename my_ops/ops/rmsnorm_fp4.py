@@ -28,8 +28,8 @@ def rmsnorm_fp4_quantize(
 
     Args:
         x: ``[..., H]``, float32, float16 or bfloat16, any strides, on CPU or CUDA.
-        weight, eps, weight_offset: as :func:`my_ops.rmsnorm` takes them.
-        format, amax, two_level, scale_mode: as :func:`my_ops.fp4_quantize` takes them.
+        weight, eps, weight_offset: as for :func:`my_ops.rmsnorm`.
+        format, amax, two_level, scale_mode: as for :func:`my_ops.fp4_quantize`.
 
     It is one pass where the tensor scale is known before: with ``amax`` given (that of the
     normalized tensor), with ``two_level=False``, and for MXFP4; on CUDA; for rows of 2048 to 16384
