@@ -40,6 +40,15 @@ def test_load_inline_square(tmp_path):
     assert "square_matrix: matrix: expected a contiguous tensor, got strides [1, 6]" in out
 
 
+def test_custom_op_walkthrough(tmp_path):
+    out = run("custom_op_walkthrough.py", cwd=tmp_path)
+    assert "softcap on cpu: values, gradients, schema and fake are right" in out
+    assert "Bad input raises: softcap: cap: expected a positive number, got -1" in out
+    first, last = re.search(r"compiled once for 3 batch sizes; loss (\S+) -> (\S+)", out).groups()
+    assert float(last) < float(first) / 2
+    assert "exported with walkthrough.softcap.default" in out
+
+
 def test_quantize_model(tmp_path):
     pytest.importorskip("transformers")
     out = run("quantize_model.py", "--steps", 8, "--device", "cpu", cwd=tmp_path)
