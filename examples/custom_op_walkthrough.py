@@ -11,8 +11,8 @@ steps, each of them checked when the program runs:
     4. a model with it, compiled into one graph for every batch size
     5. the model exported, without its Python
 
-Without a GPU the CUDA code is still compiled where nvcc is found. csrc/square is such an operator as
-part of a package, with its tests: CONTRIBUTING.md copies it.
+Without a GPU the CUDA code is still compiled where nvcc is found. csrc/square is such an operator
+in a package, with its tests: CONTRIBUTING.md copies it.
 """
 
 import torch
