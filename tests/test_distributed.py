@@ -112,6 +112,12 @@ def test_fp4_quantize_and_dequantize(mesh):
             assert_same_bytes(my_ops.distributed.gather_fp4(again), expected)
         through = lambda x: my_ops.fp4_quantize(x, format).dequantize()  # noqa: B023, E731
         check(through, mesh, [x], [Shard(1)], Shard(1), gradients=[Shard(1)], exact=True)
+    weight = torch.randn(32, 64, device=mesh.device_type)
+    for p in (Shard(0), Shard(1)):
+        tiles = quantized(weight, mesh, p, block2d=True)
+        assert tiles.packed.placements == (p,)
+        expected = my_ops.fp4_quantize(weight, block2d=True)
+        assert_same_bytes(my_ops.distributed.gather_fp4(tiles), expected)
     given = quantized(x, mesh, Shard(0), amax=50.0)
     assert_same_bytes(my_ops.distributed.gather_fp4(given), my_ops.fp4_quantize(x, amax=50.0))
     transposed = quantized(x[0], mesh, Shard(1), axis=0)
@@ -123,16 +129,28 @@ def test_fp4_quantize_and_dequantize(mesh):
 @on_both
 def test_fp4_quantize_gathers_with_a_warning(mesh):
     """Where bits depend on the place in the whole tensor, or a block would be split."""
-    x = torch.randn(32, 48, device=mesh.device_type)
+    x = torch.randn(24, 48, device=mesh.device_type)
     for placement, options in (
         (Shard(1), {}),  # 24 elements each
         (Shard(0), {"rounding": "stochastic", "seed": 3}),
-        (Shard(0), {"block2d": True}),
+        (Shard(0), {"block2d": True}),  # 12 rows each, tiles of 16
     ):
         with pytest.warns(UserWarning, match="my_ops.fp4_quantize: x: expected a sharding that"):
             q = quantized(x, mesh, placement, **options)
         assert q.packed.placements == (R,)
         assert_same_bytes(my_ops.distributed.gather_fp4(q), my_ops.fp4_quantize(x, **options))
+
+
+@on_both
+def test_fp4_matmul_with_fp4_gradients(mesh):
+    """They round stochastically, for which a sharded gradient is gathered."""
+
+    def matmul(a, b):
+        return my_ops.fp4_matmul(a, b, backward="fp4", seed=5)
+
+    a, b = torch.randn(2, 16, 64), torch.randn(64, 32)
+    with pytest.warns(UserWarning, match="my_ops.fp4_quantize: x: expected a sharding that"):
+        check(matmul, mesh, [a, b], [R, Shard(1)], Shard(2))
 
 
 @on_both

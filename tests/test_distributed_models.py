@@ -3,6 +3,8 @@
 gloo on two processes of this machine, NCCL on two GPUs.
 """
 
+import copy
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -19,7 +21,7 @@ from my_ops.distributed import ColwiseParallel, RowwiseParallel, gather_fp4
 from my_ops.nn import flatten_state_dict, unflatten_state_dict
 
 pytestmark = pytest.mark.xdist_group("two processes")  # one worker starts them once
-WIDTH, HIDDEN = 32, 64
+WIDTH, HIDDEN, R = 32, 64, Replicate()
 
 
 class MLP(torch.nn.Module):
@@ -42,7 +44,7 @@ def tensor_parallel(model, mesh):
     """Takes rows of a batch, returns all of it; in between rows, then features are sharded."""
     plan = {
         "norm": SequenceParallel(sequence_dim=0),
-        "mix": ColwiseParallel(input_layouts=Shard(0), output_layouts=Replicate()),
+        "mix": ColwiseParallel(input_layouts=Shard(0), output_layouts=R),
         "up": ColwiseParallel(),
         "down": RowwiseParallel(),
     }
@@ -80,8 +82,8 @@ def test_fp4_linear_column_and_row_wise(mesh):
     """The layer is what it was; its bytes are shared out, half to each process."""
     x = torch.randn(8, WIDTH, device=mesh.device_type)
     model, alone = (MLP(1, mesh.device_type) for _ in range(2))
-    parallelize_module(model.up, mesh, ColwiseParallel(output_layouts=Replicate()))
-    parallelize_module(model.down, mesh, RowwiseParallel(input_layouts=Replicate()))
+    parallelize_module(model.up, mesh, ColwiseParallel(output_layouts=R))
+    parallelize_module(model.down, mesh, RowwiseParallel(input_layouts=R))
     for name, rows, columns in (("up", HIDDEN // 2, WIDTH), ("down", WIDTH, HIDDEN // 2)):
         weight, whole = getattr(model, name).weight, getattr(alone, name).weight
         assert weight.packed.to_local().shape == (rows, columns // 2)
@@ -93,6 +95,22 @@ def test_fp4_linear_column_and_row_wise(mesh):
         assert torch.equal(model.up(x), expected)
     torch.testing.assert_close(model.up(x), expected)
     torch.testing.assert_close(model.down(expected), alone.down(expected))
+
+
+@on_both
+def test_trainable_fp4_linear_column_and_row_wise(mesh):
+    """The weight is a dense one, sharded as an nn.Linear's, and is quantized in each step."""
+    x = torch.randn(8, WIDTH, device=mesh.device_type)
+    for style in (ColwiseParallel(output_layouts=R), RowwiseParallel(input_layouts=R)):
+        torch.manual_seed(1)
+        alone = my_ops.nn.FP4Linear(WIDTH, HIDDEN, trainable=True).to(mesh.device_type)
+        model = parallelize_module(copy.deepcopy(alone), mesh, style)
+        expected, actual = alone(x), model(x)
+        torch.testing.assert_close(actual, expected)
+        for y in (expected, actual):
+            y.square().sum().backward()
+        torch.testing.assert_close(model.weight.grad.full_tensor(), alone.weight.grad)
+        torch.testing.assert_close(model.bias.grad.full_tensor(), alone.bias.grad)
 
 
 @on_both
@@ -160,7 +178,7 @@ def load_sharded(mesh, folder):
 
     # up is now sharded by its other dimension.
     model = MLP(3, mesh.device_type)
-    style = RowwiseParallel(input_layouts=Replicate())
+    style = RowwiseParallel(input_layouts=R)
     parallelize_module(model.up, mesh, style)
     load(model, folder / "tp")
     assert_same_bytes(gather_fp4(model.up.weight), saved.up.weight)

@@ -18,7 +18,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-SECONDS = 120  # of a body, with the start of the processes; of one collective, half of it
+SECONDS = 300  # of a body, with the start of the processes; of one collective, half of it
 DEVICE = {"gloo": "cpu", "nccl": "cuda"}
 
 

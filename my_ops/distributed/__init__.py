@@ -9,8 +9,9 @@ these placements, without communication, forward and backward::
                         partial sum as the result
     fp4_linear          as matmul; a sharded contracted dimension splits between FP4 blocks
     fp4_matmul          likewise, of dense and of FP4 operands
-    fp4_quantize        any sharding of x that leaves the blocks whole: the bytes are those of the
-                        whole tensor; with stochastic rounding or block2d none
+    fp4_quantize        any sharding of x that leaves blocks and tiles whole: the bytes are those
+                        of the whole tensor; none with stochastic rounding, which the gradients of
+                        fp4_matmul(backward="fp4") are quantized with
     fp4_dequantize      any sharding of q
 
 DTensor redistributes what fits none of them; the FP4 operators warn where that gathers a tensor.

@@ -59,12 +59,23 @@ def _quantize(operator, x, amax, format, scale_mode, rounding, seed, block2d=Fal
     def quantize(x):
         return operator(x, local_amax(amax), format, scale_mode, rounding, seed, block2d)
 
-    # Stochastic rounding counts elements from the first of the tensor, tiles span 16 rows.
-    by_position = rounding == "stochastic" or block2d
-    options = _same([] if by_position else range(x.ndim))
+    # Stochastic rounding counts elements from the first one of the whole tensor.
+    options = _same([] if rounding == "stochastic" else range(x.ndim))
+    operands = [Dense("x", x, format, tiles=block2d)]
+    return call("fp4_quantize", quantize, operands, options, _packed_shapes(x, format))
+
+
+@_rule("fp4_quantize_stochastic")
+def _quantize_stochastic(operator, x, amax, format, seed):
+    def quantize(x):
+        return operator(x, local_amax(amax), format, seed)
+
+    return call("fp4_quantize", quantize, [Dense("x", x)], _same([]), _packed_shapes(x, format))
+
+
+def _packed_shapes(x, format):
     *rows, K = x.shape
-    shapes = [[*rows, blocks(K, size)] for size in (2, BLOCK_SIZE[format])]
-    return call("fp4_quantize", quantize, [Dense("x", x, format)], options, shapes)
+    return [[*rows, blocks(K, size)] for size in (2, BLOCK_SIZE[format])]
 
 
 @_rule("fp4_dequantize")
@@ -83,9 +94,8 @@ def _rmsnorm_fp4_quantize(operator, x, weight, eps, weight_offset, amax, format,
         return operator(x, weight, eps, weight_offset, local_amax(amax), format, scale_mode)
 
     options = [(p, p, _R) for p, _ in _same(range(x.ndim - 1))]
-    *rows, H = x.shape
-    shapes = [[*rows, blocks(H, size)] for size in (2, BLOCK_SIZE[format])]
     operands = [Dense("x", x), Dense("weight", weight)]
+    shapes = _packed_shapes(x, format)
     return call("rmsnorm_fp4_quantize", quantize, operands, options, shapes)
 
 

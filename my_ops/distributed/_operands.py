@@ -25,20 +25,25 @@ def splits_evenly(K: int, format: str, processes: int) -> bool:
 
 class Dense:
     """An ordinary operand, or None. With a format: one that is quantized along its last dimension,
-    and sharded there only between blocks."""
+    and sharded there only between blocks; with tiles between rows of tiles, too."""
 
-    def __init__(self, name: str, tensor: Tensor | None, format: str | None = None):
-        self.name, self.tensor, self.format = name, tensor, format
-        self.tensors = () if tensor is None else (tensor,)
+    def __init__(self, name: str, tensor: Tensor | None, format: str | None = None, tiles=False):
+        # Detached: these rules run below autograd, which redistribute() must not begin anew.
+        self.tensor = None if tensor is None else tensor.detach()
+        self.tensors = () if tensor is None else (self.tensor,)
+        self.name, self.format, self.tiles = name, format, tiles
 
     @property
     def placements(self):
         return self.tensor.placements
 
     def fits(self, placement) -> bool:
-        if self.format is None or placement != Shard(self.tensor.ndim - 1):
+        if self.format is None or not placement.is_shard():
             return True
-        return splits_evenly(self.tensor.shape[-1], self.format, self.tensor.device_mesh.size())
+        if placement.dim != self.tensor.ndim - 1 and not self.tiles:
+            return True
+        size = self.tensor.shape[placement.dim]
+        return splits_evenly(size, self.format, self.tensor.device_mesh.size())
 
     def local(self, placements) -> tuple:
         """What this process hands to the operator."""

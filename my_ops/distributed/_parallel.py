@@ -91,12 +91,16 @@ class _ShardsFP4Linear:
     def _apply(self, module: torch.nn.Module, device_mesh: DeviceMesh) -> torch.nn.Module:
         if not isinstance(module, FP4Linear):
             return super()._apply(module, device_mesh)
-        source = {"src_data_rank": self.src_data_rank}
-        weight = distribute_fp4(module.weight, device_mesh, [self._weight], **source)
-        module.weight = torch.nn.Parameter(weight, requires_grad=False)
-        if module.bias is not None:
-            bias = distribute_tensor(module.bias, device_mesh, [self._bias], **source)
-            module.bias = torch.nn.Parameter(bias, requires_grad=module.bias.requires_grad)
+        for name, placement in (("weight", self._weight), ("bias", self._bias)):
+            parameter = getattr(module, name)
+            if parameter is not None:
+                frozen = isinstance(parameter, FP4Tensor)
+                distribute = distribute_fp4 if frozen else distribute_tensor
+                shard = distribute(
+                    parameter, device_mesh, [placement], src_data_rank=self.src_data_rank
+                )
+                shard = torch.nn.Parameter(shard, requires_grad=parameter.requires_grad)
+                setattr(module, name, shard)
 
         def distribute_input(module, inputs):
             (x,) = inputs

@@ -126,7 +126,9 @@ class FP4Linear(torch.nn.Module):
                 rht=self.rht,
             )
             return y if self.bias is None else y + self.bias.to(y.dtype)
-        if torch.compiler.is_exporting():  # which cannot look into the weight before it decomposes
+        # Which cannot look into the weight before it decomposes. torch 2.11 says so under
+        # torch.compile, too, where a DTensor (it has a device_mesh) still needs fp4_linear.
+        if torch.compiler.is_exporting() and not hasattr(x, "device_mesh"):
             return torch.nn.functional.linear(x, self.weight, self.bias)
         return fp4_linear(x, self.weight, self.bias)  # type: ignore[arg-type]
 
