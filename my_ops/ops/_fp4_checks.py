@@ -36,8 +36,8 @@ def check_format(op: str, format) -> None:
 def check_tensor(op: str, argument: str, x) -> None:
     if not isinstance(x, Tensor):
         raise_expected(op, argument, "a tensor", type(x).__name__)
-    check_dense_layout(op, argument, x)
-    if x.dtype not in DTYPES:
+    if x.dtype not in DTYPES or x.layout != torch.strided or x.is_nested:
+        check_dense_layout(op, argument, x)
         raise_expected(op, argument, "float32, float16 or bfloat16", x.dtype)
 
 
