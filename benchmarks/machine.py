@@ -41,6 +41,7 @@ def describe(device: str) -> dict:
     }
     if device == "cpu":
         machine["threads"] = torch.get_num_threads()
+        machine["load"] = round(os.getloadavg()[0], 1)
     else:
         machine["gpu"] = gpu(GPU_LIMITS) | {"idle": gpu(GPU_STATE)}
     return machine

@@ -103,6 +103,8 @@ def draw(result: dict, path: Path) -> None:
     groups = [Panel(group, (group,), "us") for group in result["formulas"]]
     wanted = PICTURES.get(result["operator"], groups)
     panels = [piece for panel in wanted for piece in split(panel, result)]
+    if not panels:
+        return  # nothing was measured
     columns = COLUMNS.get(len(panels), min(3, len(panels)))
     rows = math.ceil(len(panels) / columns)
     lengths = [

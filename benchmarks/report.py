@@ -56,8 +56,9 @@ def page(results: dict) -> str:
         " 10th and the 90th percentile in brackets.",
     ]
     for operator, result in results.items():
-        parts.append(f"## {operator}\n\n![{operator}]({operator}.png)\n\n{about(result)}")
-        parts.append(bar_table(result))
+        drawn = any(row["results"] for row in result["rows"])
+        parts += [f"## {operator}", f"![{operator}]({operator}.png)" * drawn]
+        parts += [about(result), bar_table(result)]
         for group, formula in result["formulas"].items():
             rows = [row for row in result["rows"] if row["group"] == group]
             if rows:
@@ -70,7 +71,7 @@ def about(result: dict) -> str:
     gpu = machine.get("gpu", {})
     facts = [machine["name"], f"torch {machine['torch']}"]
     if machine["device"] == "cpu":
-        facts.append(f"{machine['threads']} threads")
+        facts += [f"{machine['threads']} threads", f"load {machine['load']} at the start"]
     else:
         facts += [f"CUDA {machine['cuda']}", f"driver {gpu.get('driver_version', 'unknown')}"]
         facts += [f"{key} {value}" for key, value in gpu.items() if isinstance(value, str)][1:]
@@ -104,9 +105,9 @@ def row_table(rows: list[dict]) -> str:
     lines = [f"| case | {' | '.join(names)} |", f"|---|{'---|' * len(names)}"]
     for row in rows:
         found = [row_cell(row["results"].get(name), row) for name in names]
-        lines.append(f"| {label(row['params'])} | {' | '.join(found)} |")
-        if row.get("left_out") or row["wrong"]:
-            lines[-1] += f" {row.get('left_out', '')} {' '.join(row['wrong'])}".rstrip()
+        notes = [*row["wrong"], *([row["left_out"]] if "left_out" in row else [])]
+        case = ": ".join([label(row["params"]), *notes]).replace("|", "\\|")
+        lines.append(f"| {case} | {' | '.join(found)} |")
     return "\n".join(lines)
 
 

@@ -144,9 +144,9 @@ class Run:
             self.result["rows"].append(row)
             self.save()
             print(f"[{number:>3}/{len(cases)} {self.elapsed():>4.0f} s] {line(row)}", flush=True)
-        self.result["complete"] = not only
+        self.result["complete"] = not only and not any("left_out" in r for r in self.result["rows"])
         self.result["seconds"] = round(self.elapsed(), 1)
-        self.save()
+        self.save(last=True)
         print(self.path)
         wrong = [row for row in self.result["rows"] if row["wrong"]]
         for row in wrong:
@@ -163,14 +163,15 @@ class Run:
     def elapsed(self) -> float:
         return time.perf_counter() - self.start
 
-    def save(self) -> None:
+    def save(self, last: bool = False) -> None:
         rows, quick = self.result["rows"], self.options.quick
         self.result["summaries"] = [
             summary.result(rows, quick)
             for summary in self.suite.summaries
             if summary.bar.on == self.device and summary.rows(rows)
         ]
-        if self.device != "cpu" and self.elapsed() - self.asked > 10:  # nvidia-smi takes its time
+        # nvidia-smi takes its time
+        if self.device != "cpu" and (last or self.elapsed() - self.asked > 10):
             self.result["machine"]["gpu"]["busy"] = machine.gpu(machine.GPU_STATE)
             self.asked = self.elapsed()
         partial = self.path.with_suffix(".partial")

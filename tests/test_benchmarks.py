@@ -147,8 +147,16 @@ def test_wrong_and_missing_functions_are_rows(toy, tmp_path):
 def test_time_limit_leaves_rows_that_say_so(toy, tmp_path):
     run = python(toy(0), "--device", "cpu", "--out", tmp_path, "--limit", 0)
     assert run.returncode == 0
-    rows = json.loads((tmp_path / "toy.json").read_text())["rows"]
-    assert [row["left_out"] for row in rows] == ["the time limit was reached"] * 3
+    result = json.loads((tmp_path / "toy.json").read_text())
+    assert [row["left_out"] for row in result["rows"]] == ["the time limit was reached"] * 3
+    assert result["complete"] is False
+    readme = tmp_path / "readme"
+    readme.write_text("")
+    report = BENCHMARKS / "report.py", tmp_path, "--readme", readme, "--gpu", tmp_path / "none"
+    assert python(*report).returncode == 0
+    page = (tmp_path / "README.md").read_text()
+    assert "**The run was cut off.**" in page
+    assert page.count("the time limit was reached") == 3
 
 
 def test_killed_run_leaves_what_it_measured(toy, tmp_path):
