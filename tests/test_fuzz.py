@@ -276,13 +276,18 @@ def quantizable_products(draw):
     operands=quantizable_products(),
     format=FORMATS,
     quantized=st.sampled_from(["", "a", "b", "ab"]),
+    out_dtype=st.sampled_from([None, *FP4_DTYPES]),
+    tiles=st.booleans(),
 )
-def test_fp4_matmul(device, operands, format, quantized):
+def test_fp4_matmul(device, operands, format, quantized, out_dtype, tiles):
     a, b, grad = (sample.tensor(device) for sample in operands)
-    qa, qb = my_ops.fp4_quantize(a, format), my_ops.fp4_quantize(b, format, axis=0)
+    grad = grad.to(out_dtype or grad.dtype)
+    tiles = tiles and format == "nvfp4"
+    qa = my_ops.fp4_quantize(a, format)
+    qb = my_ops.fp4_quantize(b, format, axis=0, block2d=tiles)
 
     def product(a, b):
-        return my_ops.fp4_matmul(a, b, format)
+        return my_ops.fp4_matmul(a, b, format, out_dtype=out_dtype, block2d=tiles)
 
     y = product(qa if "a" in quantized else a, qb if "b" in quantized else b)
     a_values, b_values = qa.dequantize(torch.float32), qb.dequantize(torch.float32)
@@ -297,16 +302,45 @@ def test_fp4_matmul(device, operands, format, quantized):
 @given(
     operands=quantizable_products(),
     format=FORMATS,
+    options=st.fixed_dictionaries(
+        {}, optional={"block2d": st.booleans(), "rht": st.booleans(), "seed": st.integers(0, 9)}
+    ),
+)
+def test_fp4_training_matmul(device, operands, format, options):
+    """The same forward; gradients that repeat with the seed, and differ by the format's noise."""
+    a, b, grad = (sample.tensor(device) for sample in operands)
+    if format == "mxfp4":
+        options = {**options, "block2d": False}
+    tiles = options.get("block2d", format == "nvfp4")
+
+    def product(a, b):
+        return my_ops.fp4_matmul(a, b, format, backward="fp4", **options)
+
+    exact = my_ops.fp4_matmul(a, b, format, block2d=tiles)
+    assert torch.equal(product(a, b), exact)
+    found, again = (gradients(product, (a, b), grad) for _ in range(2))
+    for actual, repeated, like in zip(found, again, (a, b), strict=True):
+        assert (actual.shape, actual.dtype) == (like.shape, like.dtype)
+        assert actual.isfinite().all()
+        assert "seed" not in options or torch.equal(actual, repeated)
+
+
+@DEVICES
+@given(
+    operands=quantizable_products(),
+    format=FORMATS,
     axis=st.sampled_from([0, 1]),
     biased=st.booleans(),
+    out_dtype=st.sampled_from([None, *FP4_DTYPES]),
 )
-def test_fp4_linear(device, operands, format, axis, biased):
+def test_fp4_linear(device, operands, format, axis, biased, out_dtype):
     x, w, grad = (sample.tensor(device) for sample in operands)
+    grad = grad.to(out_dtype or grad.dtype)
     q = my_ops.fp4_quantize(w.t(), format, axis=axis)
     bias = w[0].float() if biased and len(w) else None
 
     def linear(x, bias=None):
-        return my_ops.fp4_linear(x, q, bias)
+        return my_ops.fp4_linear(x, q, bias, out_dtype=out_dtype)
 
     y = linear(x, bias)
     values = q.dequantize(torch.float32)

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import my_ops
 
 CLEAR = (RuntimeError, ValueError, TypeError, NotImplementedError)
+NOT_DIFFERENTIABLE = my_ops.square_, my_ops.fp4_swizzle_scales, my_ops.fp4_unswizzle_scales
 NO_TENSORS = [None, "text", 1.5, [1.0], np.ones(3), torch.float32, object()]
 
 
@@ -52,6 +53,7 @@ def calls(device):
     q = my_ops.fp4_quantize(torch.ones(4, 32, device=device))
     names = [None, 5, "", "fp", [], np.ones(2)]
     numbers = ["text", [], 1j, object()]
+    out_dtypes = [torch.float64, torch.int32, "float32", 5, []]
     flags = ["text", [], object()]
     norm = {
         "eps": [*numbers, -1.0, float("nan")],
@@ -114,13 +116,30 @@ def calls(device):
             {"q": q},
             {"q": [*NO_TENSORS, x], "dtype": [torch.float64, torch.uint8, "float32", 5, []]},
         ),
-        (my_ops.fp4_matmul, {"a": x, "b": b}, {**matmul, "format": names}),
+        (
+            my_ops.fp4_matmul,
+            {"a": x, "b": b},
+            {
+                **matmul,
+                "format": names,
+                "out_dtype": out_dtypes,
+                "backward": names,
+                "rht": [True, "text"],
+                "seed": [5, "text", torch.ones((), dtype=torch.int64)],
+            },
+        ),
+        (
+            my_ops.fp4_matmul,
+            {"a": x, "b": b, "backward": "fp4"},
+            {"seed": ["text", 1.5, 2**64, torch.ones(2, dtype=torch.int64), torch.ones(())]},
+        ),
         (
             my_ops.fp4_linear,
             {"x": x, "weight": q, "bias": x[0, :4]},
             {
                 "x": [*wrong_tensors(x), q],
                 "weight": [*NO_TENSORS, x, q.t(), q[0], my_ops.fp4_quantize(x[None])],
+                "out_dtype": out_dtypes,
                 "bias": [*wrong_tensors(x[0, :4])[1:], x[:, :4], x[0, 0], x[0, :4].double()],
             },
         ),
@@ -149,16 +168,15 @@ def calls(device):
     ]
 
 
-NAMES = [function.__name__ for function, *_ in calls("cpu")]
+CASES = [pytest.param(i, id=case[0].__name__) for i, case in enumerate(calls("cpu"))]
 
 
 @DEVICES
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("differentiated", [False, True])
-@pytest.mark.filterwarnings("ignore:.*mkldnn")
-def test_a_wrong_argument_is_named(device, name, differentiated):
-    function, right, wrong = calls(device)[NAMES.index(name)]
-    if differentiated and name not in ("square_", "fp4_swizzle_scales", "fp4_unswizzle_scales"):
+def test_a_wrong_argument_is_named(device, case, differentiated):
+    function, right, wrong = calls(device)[case]
+    if differentiated and function not in NOT_DIFFERENTIABLE:
         right = {
             argument: value.detach().clone().requires_grad_()
             if isinstance(value, torch.Tensor) and value.is_floating_point()

@@ -350,6 +350,9 @@ def test_functional_transforms(device):
         arguments = (a[0] if dims[0] is None else a, b if dims[1] is None else bs)
         ours, torchs = (vmap(grad(f, (0, 1)), dims)(*arguments) for f in (loss, torch_loss))
         close(ours, torchs)
+    fixed = randn(3, 5, device=device)  # the same cotangent for each a
+    by_b = vmap(lambda x: torch.func.vjp(lambda b: my_ops.matmul(x, b), b)[1](fixed)[0])(a)
+    close(by_b, a.mT @ fixed)
     assert vmap(my_ops.matmul)(a[:0], bs.movedim(2, 0)[:0]).shape == (0, a.shape[1], bs.shape[1])
     close(grad(lambda b: vmap(loss, (0, None))(a, b).sum())(b), grad(lambda b: torch_loss(a, b))(b))
     with pytest.raises(RuntimeError, match="jvp"):

@@ -45,7 +45,7 @@ def check_options(
     op: str, format: str, backward: str, block2d: bool | None, rht: bool, seed
 ) -> bool:
     """Returns block2d, or what it is by default."""
-    if backward not in ("exact", "fp4"):
+    if not isinstance(backward, str) or backward not in ("exact", "fp4"):
         raise_expected(op, "backward", "'exact' or 'fp4'", repr(backward))
     if backward == "exact":
         for name, value, default in ("rht", rht, False), ("seed", seed, None):

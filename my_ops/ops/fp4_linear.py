@@ -74,7 +74,7 @@ def fp4_linear(
 def _check_as_the_operator(x, weight: PackedFactor, bias, dtype) -> None:
     """What the operator of fp4_linear checks, before another one takes its place."""
     op = "fp4_linear"
-    if dtype not in DTYPE_NAMES:
+    if not isinstance(dtype, torch.dtype) or dtype not in DTYPE_NAMES:
         raise_expected(op, "out_dtype", "float32, float16 or bfloat16", dtype)
     check_columns(op, "x", x, "weight", weight.shape[1])
     if bias is not None:

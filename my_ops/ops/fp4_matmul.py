@@ -93,11 +93,13 @@ def fp4_matmul(
     cast = autocast_dtype(a)
     if cast is not None:
         a = a.to(cast)
-    dtype = DTYPE_NAMES.get(out_dtype or a.dtype)
+    wanted = a.dtype if out_dtype is None else out_dtype
+    dtype = DTYPE_NAMES.get(wanted) if isinstance(wanted, torch.dtype) else None
     if dtype is None:
         raise_expected("fp4_matmul", "out_dtype", "float32, float16 or bfloat16", out_dtype)
     tiles = False
-    if backward != "exact" or block2d or rht or seed is not None:
+    default = isinstance(backward, str) and backward == "exact"
+    if not default or block2d or rht or seed is not None:
         tiles = check_options("fp4_matmul", format, backward, block2d, rht, seed)
     needed = needs_function(a, b)
     left = PackedFactor.of(a) if isinstance(a, FP4Tensor) else packed(a, format, needed)
