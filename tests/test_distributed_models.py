@@ -142,6 +142,25 @@ def test_fsdp(mesh):
 
 
 @on_both
+def test_fsdp_trains_through_fp4(mesh):
+    """A trainable FP4 weight is a parameter as any; one batch and seed on both: the same bits."""
+    options = {"trainable": True, "backward": "fp4", "rht": True, "device": mesh.device_type}
+    torch.manual_seed(2)
+    up, down = (my_ops.nn.FP4Linear(*n, **options) for n in ((WIDTH, HIDDEN), (HIDDEN, WIDTH)))
+    alone = torch.nn.Sequential(up, torch.nn.Tanh(), down)
+    model = copy.deepcopy(alone)
+    for layer in (model[0], model[2], model):
+        fully_shard(layer, mesh=mesh)
+    x, losses = torch.randn(40, WIDTH, device=mesh.device_type), []
+    for network in (model, alone):
+        torch.manual_seed(3)
+        losses.append(train(network, x))
+    assert torch.equal(*losses)
+    for ours, wanted in zip(model.parameters(), alone.parameters(), strict=True):
+        assert torch.equal(ours.full_tensor(), wanted)
+
+
+@on_both
 def test_ddp(mesh):
     alone, model = (MLP(1, mesh.device_type) for _ in range(2))
     # The first broadcast of the parameters flattens them, which FP4 bytes do not take.
