@@ -91,6 +91,7 @@ PICTURES = {
         Panel("fp4_matmul", ("forward", "packed forward", "backward"), "TFLOP/s"),
     ],
     "overhead": [Panel("us a call", ("call",), "us", split="mode")],
+    "distributed": [Panel("training", ("training",), "tokens/s", split="precision")],
 }
 
 

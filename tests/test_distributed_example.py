@@ -52,9 +52,11 @@ def train_together(mesh, parallel, precision):
     assert_close(run.losses, alone.losses, rtol=0, atol=tolerance)
     assert_close(run.held_out, alone.held_out, rtol=0, atol=tolerance)
     if not by_halves:
+        # A step of AdamW is as long (here 2e-4 to 5e-3) for a gradient close to zero, whose last
+        # bits then show.
         weights = run.model.state_dict()
         for name, wanted in alone.model.state_dict().items():
-            assert_close(weights[name], wanted, rtol=0, atol=tolerance)
+            assert_close(weights[name], wanted, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize(
