@@ -120,7 +120,8 @@ def call(op: str, function, operands: list, options: list, shapes: list[list[int
 
 def _common_mesh(op: str, operands: list):
     tensors = [(operand.name, tensor) for operand in operands for tensor in operand.tensors]
-    mesh = next(tensor.device_mesh for _, tensor in tensors if isinstance(tensor, DTensor))
+    meshes = [tensor.device_mesh for _, tensor in tensors if isinstance(tensor, DTensor)]
+    mesh = meshes[0] if meshes else "a mesh"  # where amax alone is a DTensor
     for name, tensor in tensors:
         got = tensor.device_mesh if isinstance(tensor, DTensor) else "a plain tensor"
         if got != mesh:
