@@ -4,6 +4,7 @@ import contextlib
 
 import pytest
 import torch
+from torch.library import opcheck
 
 import my_ops
 
@@ -45,6 +46,11 @@ def check_stream_and_graph(step, x):
         x.normal_()
         graph.replay()
         assert torch.equal(captured, step())
+
+
+def opcheck_dtype(op, args):
+    """What of opcheck depends on a dtype: for dtypes after the first, which is traced as well."""
+    opcheck(op, args, test_utils=("test_schema", "test_faketensor"))
 
 
 def assert_same_bytes(a, b):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from helpers import opcheck_dtype
 from rmsnorm_reference import FLOATS, assert_accurate, exact, formula, sample
 from torch.library import opcheck
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -65,10 +66,9 @@ def test_not_worse_than_torch(device):
         assert (our - reference).abs().max() <= 2 * (their - reference).abs().max()
 
 
-@pytest.mark.parametrize("eps", [1e-6, None])
-@pytest.mark.parametrize("offset", [0.0, 1.0])
+@pytest.mark.parametrize(("eps", "offset"), [(1e-6, 0.0), (None, 1.0)])
 @pytest.mark.parametrize("shape", [(3, 4, 6), (5,), (2, 1), (4, 9)])
-def test_gradcheck(device, shape, offset, eps):
+def test_gradcheck(device, shape, eps, offset):
     x, residual = (sample(shape, torch.float64, device).requires_grad_() for _ in range(2))
     weight = sample(shape[-1:], torch.float64, device).requires_grad_()
 
@@ -303,21 +303,21 @@ def test_forward_mode_raises(device):
 
 def test_opcheck(device):
     ops = torch.ops.my_ops
-    for dtype in (torch.float32, torch.bfloat16):
+    for dtype, check in ((torch.float32, opcheck), (torch.bfloat16, opcheck_dtype)):
         x, weight = sample((4, 6, 8), dtype, device), sample((8,), torch.float32, device)
         for view in (x, x.transpose(0, 1), sample((8, 6), dtype, device).t()):
             grad = torch.randn_like(view)
             for out_dtype, rounded in ((None, False), ("float32", True)):
                 options = (1e-6, 0.0, rounded, out_dtype)
-                opcheck(ops.rmsnorm_forward.default, (view, weight, *options))
-                opcheck(ops.rmsnorm_forward.default, (view, None, *options))
-                opcheck(ops.add_rmsnorm_forward.default, (view, grad, weight, *options))
-            opcheck(ops.rmsnorm_backward.default, (grad, None, view, weight, None, 0.0))
-            opcheck(ops.rmsnorm_backward_x.default, (grad, grad, view, None, 1e-6, 0.0))
-            opcheck(ops.rmsnorm_backward_weight.default, (grad, view, weight, 1e-6, 1.0))
+                check(ops.rmsnorm_forward.default, (view, weight, *options))
+                check(ops.rmsnorm_forward.default, (view, None, *options))
+                check(ops.add_rmsnorm_forward.default, (view, grad, weight, *options))
+            check(ops.rmsnorm_backward.default, (grad, None, view, weight, None, 0.0))
+            check(ops.rmsnorm_backward_x.default, (grad, grad, view, None, 1e-6, 0.0))
+            check(ops.rmsnorm_backward_weight.default, (grad, view, weight, 1e-6, 1.0))
             differentiable = view.detach().clone().requires_grad_()
-            opcheck(ops.rmsnorm.default, (differentiable, weight.clone().requires_grad_(), 1e-6))
-            opcheck(ops.rmsnorm.default, (differentiable,))
+            check(ops.rmsnorm.default, (differentiable, weight.clone().requires_grad_(), 1e-6))
+            check(ops.rmsnorm.default, (differentiable,))
 
 
 def test_named_operator(device):
