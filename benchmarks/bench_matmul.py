@@ -40,7 +40,12 @@ ODD_SHAPES = {  # M, N, K
     "cpu quick": [(1, 16, 64), (13, 17, 31)],
 }
 MLP_WIDTHS = {"gpu": [4096], "gpu quick": [4096], "cpu": [256], "cpu quick": [16]}
-ERROR_DEPTHS = {"gpu": [512, 4096, 32768], "gpu quick": [4096], "cpu": [4096], "cpu quick": [64]}
+ERROR_DEPTHS = {
+    "gpu": [512, 4096, 32768],
+    "gpu quick": [4096],
+    "cpu": [512, 4096],
+    "cpu quick": [64],
+}
 ERROR_SIDE = {"gpu": [2048], "gpu quick": [1024], "cpu": [256], "cpu quick": [16]}
 # The errors of the tensor-core precisions that are bars, by kind of input.
 ERROR_BARS = {

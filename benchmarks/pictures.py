@@ -90,7 +90,7 @@ PICTURES = {
         Panel("fp4_linear", ("linear layer",), "us", "M", "rows of x", "dtype", log=True),
         Panel("fp4_matmul", ("forward", "packed forward", "backward"), "TFLOP/s"),
     ],
-    "overhead": [Panel("us a call", ("call",), "us", split="mode")],
+    "overhead": [Panel("us a call", ("call",), "us", split="mode", log=True)],
     "distributed": [Panel("training", ("training",), "tokens/s", split="precision")],
 }
 
@@ -187,8 +187,6 @@ def points(panel: Panel, row: dict):
 
 
 def draw_lines(axis, panel: Panel, rows: list[dict], x: str) -> None:
-    from matplotlib.ticker import LogLocator, NullFormatter
-
     series = defaultdict(list)
     for row in rows:
         for name, *values in points(panel, row):
@@ -211,9 +209,7 @@ def draw_lines(axis, panel: Panel, rows: list[dict], x: str) -> None:
     axis.minorticks_off()
     if panel.log:
         axis.set_yscale("log")
-        axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        axis.yaxis.set_minor_formatter(NullFormatter())
+        log_ticks(axis.yaxis)
     else:
         axis.set_ylim(bottom=0)
     axis.set_xlabel(panel.xlabel, fontsize=9)
@@ -254,6 +250,11 @@ def draw_bars(axis, panel: Panel, rows: list[dict]) -> None:
         axis.axvline(100, color="#888888", ls="--", lw=1.2)
     axis.set_yticks(range(len(labels)), labels)
     axis.invert_yaxis()
+    if panel.log:
+        smallest = min(value for row in rows for _, value, *_ in points(panel, row))
+        axis.set_xscale("log")
+        axis.set_xlim(left=smallest / 4)
+        log_ticks(axis.xaxis)
     axis.margins(x=0.12)
     axis.set_xlabel(panel.unit, fontsize=9)
 
@@ -265,6 +266,7 @@ def annotate(axis, value: float, y: float, size: float) -> None:
     axis.annotate(
         f"{value:.3g}",
         (0, y),
+        xycoords=axis.get_yaxis_transform(),  # the left end, in a logarithmic axis too
         xytext=(3, 0),
         textcoords="offset points",
         va="center",
@@ -272,6 +274,15 @@ def annotate(axis, value: float, y: float, size: float) -> None:
         color="white",
         path_effects=[withStroke(linewidth=1.5, foreground="#333333")],
     )
+
+
+def log_ticks(axis) -> None:
+    """1, 2, 5, 10, ... as plain numbers."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(lambda value, _: f"{value:g}")
+    axis.set_minor_formatter(NullFormatter())
 
 
 def legend(figure, axes) -> None:
