@@ -80,11 +80,12 @@ fuzz: build
 soak: build
 	$(python) tools/soak.py
 
-# PEERS=1 installs the libraries to compare with; torch stays the one that is there.
+# PEERS=1 installs the libraries to compare with; torch stays the one that is there. BENCH are
+# arguments: make bench BENCH="rmsnorm --quick"
 bench: build
 	@test -z "$(PEERS)" || $(pip) install -q $$($(python) tools/extras.py bench) \
 	  "torch==$$($(torch_version))"
-	$(python) benchmarks/run.py
+	$(python) benchmarks/run.py $(BENCH)
 	$(python) benchmarks/report.py
 
 wheel: $(VENV)/my_ops_tools.installed
