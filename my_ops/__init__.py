@@ -14,6 +14,7 @@ torch.ops.my_ops holds the operators, my_ops._C the kernels without gradients.
 
 from my_ops import _load, nn  # noqa: F401  (_load checks the build and loads _C, hence first)
 from my_ops.fp4_tensor import FP4Tensor
+from my_ops.ops import _fp4_vmap  # noqa: F401  (registers)
 from my_ops.ops.fp4 import fp4_dequantize, fp4_quantize
 from my_ops.ops.fp4_linear import fp4_linear
 from my_ops.ops.fp4_matmul import fp4_matmul

@@ -318,7 +318,7 @@ def test_nothing_dense_is_saved(device):
     assert sum(t.nbytes for t in saved) <= q.nbytes
 
 
-@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.filterwarnings("error:There is a performance drop")
 def test_functional_transforms(device):
     q = my_ops.fp4_quantize(torch.randn(6, 32, device=device))
     x = torch.randn(3, 4, 32, device=device)

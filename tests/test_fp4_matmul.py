@@ -395,7 +395,7 @@ def test_second_derivative_is_refused(device):
         torch.func.grad(lambda b: inner(a.detach(), b).sum())(b.detach())
 
 
-@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.filterwarnings("error:There is a performance drop")
 def test_functional_transforms(device):
     a, b = torch.randn(3, 4, 32, device=device), torch.randn(32, 5, device=device)
     rows = torch.stack([my_ops.fp4_matmul(x, b) for x in a])

@@ -343,7 +343,7 @@ def test_second_derivative_is_refused(device):
         (grad_a.pow(2).sum() + b.sum()).backward()
 
 
-@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.filterwarnings("error:There is a performance drop")
 @pytest.mark.parametrize("rht", [False, True])
 def test_functional_transforms(device, rht):
     a, b = torch.randn(3, 16, 32, device=device), torch.randn(32, 5, device=device)

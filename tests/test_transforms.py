@@ -20,7 +20,7 @@ def of_x(name, others):
     return lambda x: as_list(OPERATORS[name].function(x, *others))[0]
 
 
-@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.filterwarnings("error:There is a performance drop")
 @pytest.mark.parametrize("name", OPERATORS)
 def test_grad_and_vmap(device, name):
     x, *others = OPERATORS[name].sample(6, device)

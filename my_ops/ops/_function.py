@@ -192,6 +192,7 @@ def batch_first(info, in_dims, *tensors: Tensor | None) -> list[Tensor | None]:
 
 def map_each(op, info, in_dims, *args):
     """A vmap rule that always works: one call for each element of the mapped dimension."""
+    in_dims = [d if isinstance(d, int) else None for d in in_dims]  # a list of sizes has a list
 
     def element(i):
         return op(*(a if d is None else a.select(d, i) for a, d in zip(args, in_dims, strict=True)))
