@@ -71,6 +71,8 @@ def test_a_given_amax_is_copied(device):
         lambda q: q[0:2],
         lambda q: q[1:][:2],
         lambda q: q.narrow(0, 1, 2),
+        lambda q: q[1:3].narrow(0, 0, 2),  # all rows of a view of some
+        lambda q: q[:2][:],
         lambda q: q.t()[:, :2].t(),
     ],
 )
