@@ -170,7 +170,7 @@ def test_a_signal_at_any_time(device):
     assert threading.current_thread() is threading.main_thread()
     table = steps(device)
     expected = {name: gradients(f, inputs) for name, (inputs, f) in table.items()}
-    rows = my_ops.fp4_quantize(torch.randn(4, 48, device=device))
+    rows = my_ops.fp4_quantize(torch.randn(4, 48, device=device), "mxfp4")
     before = rows.to("cpu", copy=True)
     previous = signal.signal(signal.SIGALRM, interrupt)
     interruptions = 0

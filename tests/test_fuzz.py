@@ -53,9 +53,11 @@ def assert_close(actual, expected, terms, factor=4):
 # ---- square ----
 
 
+# Where complex products overflow, an infinity or a NaN is a matter of fused multiply and add.
 @DEVICES
 @given(
-    sample=samples(shapes(), [*FLOATS, *COMPLEX, *INTEGERS, torch.bool], ANY_VALUES),
+    sample=samples(shapes(), [*FLOATS, *INTEGERS, torch.bool], ANY_VALUES)
+    | samples(shapes(), COMPLEX),
     lazy=st.booleans(),
 )
 def test_square(device, sample, lazy):

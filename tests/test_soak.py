@@ -13,7 +13,10 @@ def test_memory_is_flat(device):
     lines = []
     grown = soak.run(device, calls=1500, backend="eager", report=lines.append)
     assert len(lines) == 10
-    assert max(grown.values()) < 4 * 2**20, lines
+    # On a GPU so short a run still loads kernels, and the allocator's cache still grows.
+    exact = {"cpu": "process", "cuda": "allocated"}[device]
+    assert grown[exact] < 4 * 2**20, lines
+    assert max(grown.values()) < 64 * 2**20, lines
 
 
 def test_a_leak_is_seen(device, monkeypatch):
