@@ -65,10 +65,11 @@ def fp4_linear(
     if cast is not None:
         x = x.to(cast)
     factor = PackedFactor.of(weight)
-    dtype = x.dtype if out_dtype is None else out_dtype
-    if dtype != x.dtype:
-        _check_as_the_operator(x, factor, bias, dtype)
-    return _linear(x, weight, bias, factor, weight.format, dtype)
+    if out_dtype == x.dtype:
+        out_dtype = None
+    elif out_dtype is not None:
+        _check_as_the_operator(x, factor, bias, out_dtype)
+    return _linear(x, weight, bias, factor, weight.format, out_dtype)
 
 
 def _check_as_the_operator(x, weight: PackedFactor, bias, dtype) -> None:
@@ -83,13 +84,14 @@ def _check_as_the_operator(x, weight: PackedFactor, bias, dtype) -> None:
 
 
 def _linear(x, weight, bias, factor, format, dtype):
+    """dtype: that of the result, or None for that of x."""
     if needs_function(x, weight, bias):
         return FP4LinearFunction.apply(*distinct(x, weight, bias, *factor), format, dtype)
     return _value(x, factor, bias, format, dtype)
 
 
 def _value(x, factor, bias, format, dtype):
-    if dtype == x.dtype:
+    if dtype is None:
         return _forward(x, *factor, bias, format)
     if bias is None:
         return _product(x, *factor, format, DTYPE_NAMES[dtype])
@@ -109,15 +111,16 @@ class FP4LinearFunction(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        x, weight, bias, *factor, ctx.format, _ = inputs
-        ctx.shape, ctx.transposed = factor[3:]
+        x, weight, bias, packed, scale_bytes, amax, ctx.shape, ctx.transposed, ctx.format, _ = (
+            inputs
+        )
         ctx.x_dtype, ctx.bias_dtype = x.dtype, bias.dtype if bias is not None else None
         trains_weight = weight is not None and weight.requires_grad
         if not trains_weight:
             # Dynamo finds a symbolic K in backward only by way of a saved tensor.
             compiling = torch.compiler.is_compiling()
             x, weight = x.new_empty((0, x.shape[-1])) if compiling else None, None
-        ctx.save_for_backward(*factor[:3], x, weight)
+        ctx.save_for_backward(packed, scale_bytes, amax, x, weight)
 
     @staticmethod
     def backward(ctx, grad):
@@ -128,7 +131,8 @@ class FP4LinearFunction(torch.autograd.Function):
             shape = (K if x is None else x.shape[-1]), N
             factor = PackedFactor(*stored, shape, not ctx.transposed)
             right = None if weight is None else weight.t()
-            grad_x = _linear(grad, right, None, factor, ctx.format, ctx.x_dtype)
+            dtype = None if grad.dtype == ctx.x_dtype else ctx.x_dtype
+            grad_x = _linear(grad, right, None, factor, ctx.format, dtype)
         if ctx.needs_input_grad[1]:
             grad_weight = _weight_gradient(_rows(grad).t(), _rows(x), weight.dtype)
         if ctx.needs_input_grad[2]:

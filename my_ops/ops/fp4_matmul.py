@@ -93,9 +93,11 @@ def fp4_matmul(
     cast = autocast_dtype(a)
     if cast is not None:
         a = a.to(cast)
-    wanted = a.dtype if out_dtype is None else out_dtype
-    dtype = DTYPE_NAMES.get(wanted) if isinstance(wanted, torch.dtype) else None
-    if dtype is None:
+    if out_dtype is None:
+        dtype = DTYPE_NAMES[a.dtype]
+    elif isinstance(out_dtype, torch.dtype) and out_dtype in DTYPE_NAMES:
+        dtype = DTYPE_NAMES[out_dtype]
+    else:
         raise_expected("fp4_matmul", "out_dtype", "float32, float16 or bfloat16", out_dtype)
     tiles = False
     default = isinstance(backward, str) and backward == "exact"
