@@ -120,8 +120,9 @@ class _ShardsFP4Linear:
 class ColwiseParallel(_ShardsFP4Linear, parallel.ColwiseParallel):
     """torch's ColwiseParallel for FP4Linear, too: each process has some of the out_features.
 
-    The result is that of the whole layer, bit for bit. Arguments and other modules: see
-    :class:`torch.distributed.tensor.parallel.ColwiseParallel`.
+    Its bytes are those of the whole layer, and on a CPU with 16 columns or more for a process so are
+    the bits of the result. Elsewhere the number of columns may decide the order of a sum. Arguments
+    and other modules: see :class:`torch.distributed.tensor.parallel.ColwiseParallel`.
     """
 
     _input, _weight, _bias = Replicate(), Shard(0), Shard(0)
