@@ -78,13 +78,13 @@ class Module(torch.nn.Module):
 
 
 class Block(torch.nn.Module):
-    """Every operator, each between two linear layers."""
+    """Every operator, each between two linear layers, without a bias that Inductor would add."""
 
     def __init__(self, device="cpu"):
         super().__init__()
         self.operators = torch.nn.ModuleList(Module(name, device) for name in OPERATORS)
         self.linears = torch.nn.ModuleList(
-            torch.nn.Linear(K, K, device=device) for _ in range(len(OPERATORS) + 1)
+            torch.nn.Linear(K, K, bias=False, device=device) for _ in range(len(OPERATORS) + 1)
         )
 
     def forward(self, x):
