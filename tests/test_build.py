@@ -137,6 +137,22 @@ def test_ptx_is_for_architectures_to_come():
     assert not any(name.endswith("a") or float(name) < 9 for name in with_ptx)
 
 
+def test_own_flags_are_for_the_default_architectures():
+    made = {flag.rpartition("code=")[2] for flag in cuda_toolchain.DEFAULT_NVCC_FLAGS}
+    wanted = set()
+    for name in cuda_toolchain.DEFAULT_ARCHITECTURES.split(";"):
+        number = name.removesuffix("+PTX").replace(".", "")
+        wanted |= {f"sm_{number}"} | ({f"compute_{number}"} if name.endswith("+PTX") else set())
+    assert made == wanted
+
+
+def test_no_code_is_for_12_0_alone():
+    """Its machine code is made from the PTX of 10.0: DEFAULT_NVCC_FLAGS."""
+    for path in [*(ROOT / "csrc").rglob("*.cu*"), *(ROOT / "csrc").rglob("*.h")]:
+        asked = re.findall(r"__CUDA_ARCH(?:_FEAT_SM|__ *[<>=!]+ *)(\d+)", path.read_text())
+        assert set(asked) <= {"800", "900", "90"}, path.name
+
+
 @needs_compiler
 def test_too_old_a_compiler_is_named(monkeypatch):
     version = cuda_toolchain.find().version

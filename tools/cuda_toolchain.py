@@ -27,6 +27,17 @@ OLDEST_CAPABILITY = (8, 0)
 # that of plain 10.0: it has what a host expects of a new device (clusters), and 11.0 is above it.
 DEFAULT_ARCHITECTURES = "8.0;9.0a;10.0+PTX;12.0"
 
+# nvcc's flags for them. 12.0's machine code is made from 10.0's PTX: no kernel has code of its own
+# for 12.0, the instructions are the same to the last one, and one of four passes over every file is
+# saved. (torch's own flags for this list have arch=compute_120,code=sm_120.)
+DEFAULT_NVCC_FLAGS = [
+    "-gencode=arch=compute_80,code=sm_80",
+    "-gencode=arch=compute_90a,code=sm_90a",
+    "-gencode=arch=compute_100,code=sm_100",
+    "-gencode=arch=compute_100,code=sm_120",
+    "-gencode=arch=compute_100,code=compute_100",
+]
+
 # A g++ that brings libstdc++ as an archive would put a second copy of it into the process, and its
 # streams would crash on torch's; hidden, the copy keeps to itself. (Seen with the H200's g++.)
 LINK_FLAGS = ["-Wl,--exclude-libs,libstdc++.a"]
@@ -52,6 +63,11 @@ class Toolchain:
             os.environ["TORCH_CUDA_ARCH_LIST"] = default_architectures()
         _refuse_old_architectures(os.environ["TORCH_CUDA_ARCH_LIST"])
         _link_cudart(_torch_cuda_wheel(torch_cuda_major()))
+
+    def nvcc_flags(self) -> list[str]:
+        """The flags for TORCH_CUDA_ARCH_LIST, unless torch is to make them from it."""
+        is_default = os.environ["TORCH_CUDA_ARCH_LIST"] == DEFAULT_ARCHITECTURES
+        return DEFAULT_NVCC_FLAGS if is_default else []
 
 
 def torch_cuda_major() -> int | None:
