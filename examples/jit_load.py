@@ -26,7 +26,8 @@ def build(options: dict) -> None:
 
     csrc = ROOT / "csrc"
     suffixes = {".cpp", ".cu"} if options["with_cuda"] else {".cpp"}
-    sources = [str(path) for path in sorted(csrc.glob("fp4/*")) if path.suffix in suffixes]
+    files = sorted([*csrc.glob("common/*"), *csrc.glob("fp4/*")])
+    sources = [str(path) for path in files if path.suffix in suffixes]
     sources = [path for path in sources if "fp4_rmsnorm" not in path]  # needs the rmsnorm room too
     # As in setup.py: CPU and GPU give the same bytes, so the CPU must not contract to FMA.
     changed = {

@@ -77,6 +77,23 @@ def test_no_two_sources_share_an_object_file():
     assert len(stems) == len(set(stems))
 
 
+def included_by(path, seen):
+    """Adds to `seen` the files of csrc that `path` includes, itself among them."""
+    if path not in seen:
+        seen.add(path)
+        for name in re.findall(r'#include "(.+)"', path.read_text()):
+            included_by(ROOT / "csrc" / name, seen)
+    return seen
+
+
+@pytest.mark.parametrize("path", [p for p in SOURCES if p.suffix == ".cu"], ids=relative)
+def test_kernels_are_compiled_without_the_headers_of_torch(path):
+    """nvcc would parse them once for the host and for each architecture: see tensor_view.h."""
+    for file in included_by(path, set()):
+        headers = re.findall(r"#include <((?:ATen|c10|torch)/.+)>", file.read_text())
+        assert all(name.startswith("torch/headeronly/") for name in headers), relative(file)
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=relative)
 def test_kernels_are_launched_through_launch(path):
     """common/launch.cuh takes the current stream and checks the launch; nothing else launches."""
@@ -92,7 +109,7 @@ def test_errors_of_torch_free_launchers_are_checked():
     for launcher in TORCH_FREE_LAUNCHERS:
         include = f'#include "{launcher.removeprefix("csrc/")}"'
         (caller,) = [path for path in SOURCES if include in path.read_text()]
-        checked = re.findall(r"C10_CUDA_CHECK\((?:launch_|\w+\.launch)\w*\(", caller.read_text())
+        checked = re.findall(r"MY_OPS_CUDA_CHECK\((?:launch_|\w+\.launch)\w*\(", caller.read_text())
         called = re.findall(r"\b(?:launch_|\w+\.launch)\w*\(", caller.read_text())
         assert len(checked) == len(called) > 0
 

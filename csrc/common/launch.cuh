@@ -1,12 +1,12 @@
 // Host side of a .cu file: the only way in which my_ops launches a kernel.
 #pragma once
 
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime.h>
 
 #include <cstdint>
 
 #include "common/ceil_div.h"
+#include "common/cuda_context.h"
 
 namespace my_ops {
 
@@ -17,11 +17,27 @@ constexpr size_t kDefaultSharedBytes = 48 * 1024;
 template <typename... Params, typename... Args>
 void launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes, Args... args) {
   if (shared_bytes > kDefaultSharedBytes) {
-    C10_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                        static_cast<int>(shared_bytes)));
+    MY_OPS_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                           static_cast<int>(shared_bytes)));
   }
-  kernel<<<grid, block, shared_bytes, c10::cuda::getCurrentCUDAStream()>>>(args...);
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  kernel<<<grid, block, shared_bytes, current_stream()>>>(args...);
+  MY_OPS_CUDA_CHECK(cudaGetLastError());
+}
+
+// Whether `kernel`, any of this library's, has its code for clusters on the current device. Not on
+// a Hopper GPU for which the driver compiled the PTX of 8.0.
+inline bool compiled_for_clusters(const void* kernel) {
+  thread_local int known_device = -1;
+  thread_local bool known = false;
+  int device = 0;
+  MY_OPS_CUDA_CHECK(cudaGetDevice(&device));
+  if (device != known_device) {
+    cudaFuncAttributes attributes;
+    MY_OPS_CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));
+    known = attributes.ptxVersion >= 90;
+    known_device = device;
+  }
+  return known;
 }
 
 // What a launch asks for beyond its size.
@@ -34,15 +50,15 @@ template <typename... Params, typename... Args>
 void launch_with(const LaunchOptions& options, void (*kernel)(Params...), dim3 grid, dim3 block,
                  size_t shared_bytes, Args... args) {
   if (shared_bytes > kDefaultSharedBytes) {
-    C10_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                        static_cast<int>(shared_bytes)));
+    MY_OPS_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                           static_cast<int>(shared_bytes)));
   }
   cudaLaunchAttribute attributes[2];
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = block;
   config.dynamicSmemBytes = shared_bytes;
-  config.stream = c10::cuda::getCurrentCUDAStream();
+  config.stream = current_stream();
   config.attrs = attributes;
   if (options.cluster > 1) {
     auto& attribute = attributes[config.numAttrs++];
@@ -55,7 +71,7 @@ void launch_with(const LaunchOptions& options, void (*kernel)(Params...), dim3 g
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;
   }
-  C10_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...));
+  MY_OPS_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...));
 }
 
 }  // namespace my_ops

@@ -18,23 +18,19 @@
 // A NaN makes its block NaN (scale 0x7F or 0xFF, all codes 7). CPU and CUDA give the same bytes.
 #pragma once
 
-#include <ATen/Dispatch.h>
-#include <ATen/core/Tensor.h>
-
 #include <optional>
 #include <string>
 #include <tuple>
 
+#include "common/dispatch.h"
 #include "common/fp4.h"
+#include "common/tensor_view.h"
 #include "fp4/fp4_rows.h"
 
-// The dtypes of the high-precision side, for CPU and CUDA alike.
-#define FP4_DISPATCH(dtype, ...)                                                 \
-  AT_DISPATCH_SWITCH(dtype, "fp4",                                               \
-                     AT_DISPATCH_CASE(at::kFloat, __VA_ARGS__) AT_DISPATCH_CASE( \
-                         at::kHalf, __VA_ARGS__) AT_DISPATCH_CASE(at::kBFloat16, __VA_ARGS__))
-
 namespace my_ops {
+
+// The dtypes of the high-precision side, for CPU and CUDA alike.
+using Fp4Floats = Types<float, c10::Half, c10::BFloat16>;
 
 // The operators: checks, allocation, choice of the device (fp4.cpp).
 at::Tensor fp4_amax(const at::Tensor& x);
@@ -56,15 +52,15 @@ struct Fp4QuantizeOptions {
 
 // The kernels. `rows` describes x, of which nothing else is read; the other tensors are dense. Only
 // fp4_quantize_cuda takes rows that are the columns of a matrix.
-void fp4_amax_cpu(const at::Tensor& x, const Fp4Rows& rows, at::Tensor& amax);
-void fp4_amax_cuda(const at::Tensor& x, const Fp4Rows& rows, at::Tensor& amax);
-void fp4_quantize_cpu(const at::Tensor& x, const Fp4Rows& rows, const Fp4QuantizeOptions& options,
-                      at::Tensor& packed, at::Tensor& scale);
-void fp4_quantize_cuda(const at::Tensor& x, const Fp4Rows& rows, const Fp4QuantizeOptions& options,
-                       at::Tensor& packed, at::Tensor& scale);
-void fp4_dequantize_cpu(const at::Tensor& packed, const at::Tensor& scale, const float* amax,
-                        Fp4Format format, const Fp4Rows& rows, at::Tensor& y);
-void fp4_dequantize_cuda(const at::Tensor& packed, const at::Tensor& scale, const float* amax,
-                         Fp4Format format, const Fp4Rows& rows, at::Tensor& y);
+void fp4_amax_cpu(const TensorView& x, const Fp4Rows& rows, const TensorView& amax);
+void fp4_amax_cuda(const TensorView& x, const Fp4Rows& rows, const TensorView& amax);
+void fp4_quantize_cpu(const TensorView& x, const Fp4Rows& rows, const Fp4QuantizeOptions& options,
+                      const TensorView& packed, const TensorView& scale);
+void fp4_quantize_cuda(const TensorView& x, const Fp4Rows& rows, const Fp4QuantizeOptions& options,
+                       const TensorView& packed, const TensorView& scale);
+void fp4_dequantize_cpu(const TensorView& packed, const TensorView& scale, const float* amax,
+                        Fp4Format format, const Fp4Rows& rows, const TensorView& y);
+void fp4_dequantize_cuda(const TensorView& packed, const TensorView& scale, const float* amax,
+                         Fp4Format format, const Fp4Rows& rows, const TensorView& y);
 
 }  // namespace my_ops

@@ -57,8 +57,9 @@ uint32_t tile_largest(const scalar_t* x, const Fp4Rows& shape, int64_t row, int6
 }  // namespace
 
 // The bits of floats that are not negative order as the floats do, and every NaN lies above them.
-void fp4_amax_cpu(const at::Tensor& x, const Fp4Rows& rows, at::Tensor& amax) {
-  FP4_DISPATCH(x.scalar_type(), [&] {
+void fp4_amax_cpu(const TensorView& x, const Fp4Rows& rows, const TensorView& amax) {
+  dispatch(Fp4Floats(), x.scalar_type(), [&](auto zero) {
+    using scalar_t = decltype(zero);
     const auto* x_data = x.const_data_ptr<scalar_t>();
     const auto shape = fp4_collapse(rows, 1);
     const uint32_t largest = at::parallel_reduce(
@@ -80,14 +81,15 @@ void fp4_amax_cpu(const at::Tensor& x, const Fp4Rows& rows, at::Tensor& amax) {
   });
 }
 
-void fp4_quantize_cpu(const at::Tensor& x, const Fp4Rows& rows, const Fp4QuantizeOptions& options,
-                      at::Tensor& packed, at::Tensor& scale) {
+void fp4_quantize_cpu(const TensorView& x, const Fp4Rows& rows, const Fp4QuantizeOptions& options,
+                      const TensorView& packed, const TensorView& scale) {
   const bool nvfp4 = options.format == Fp4Format::nvfp4;
   const int64_t block = fp4_block_size(options.format);
   const auto tensor = options.amax ? nvfp4_tensor_scale(*options.amax) : Nvfp4TensorScale{};
   auto* packed_data = packed.mutable_data_ptr<uint8_t>();
   auto* scale_data = scale.mutable_data_ptr<uint8_t>();
-  FP4_DISPATCH(x.scalar_type(), [&] {
+  dispatch(Fp4Floats(), x.scalar_type(), [&](auto zero) {
+    using scalar_t = decltype(zero);
     const auto* x_data = x.const_data_ptr<scalar_t>();
     for_each_block(rows, block, [&](int64_t row, int64_t k, int64_t count) {
       const auto* x_block = x_data + row * rows.row_stride + k;
@@ -115,13 +117,14 @@ void fp4_quantize_cpu(const at::Tensor& x, const Fp4Rows& rows, const Fp4Quantiz
   });
 }
 
-void fp4_dequantize_cpu(const at::Tensor& packed, const at::Tensor& scale, const float* amax,
-                        Fp4Format format, const Fp4Rows& rows, at::Tensor& y) {
+void fp4_dequantize_cpu(const TensorView& packed, const TensorView& scale, const float* amax,
+                        Fp4Format format, const Fp4Rows& rows, const TensorView& y) {
   const int64_t block = fp4_block_size(format);
   const float global = amax ? nvfp4_tensor_scale(*amax).global : 1.0f;
   const auto* packed_data = packed.const_data_ptr<uint8_t>();
   const auto* scale_data = scale.const_data_ptr<uint8_t>();
-  FP4_DISPATCH(y.scalar_type(), [&] {
+  dispatch(Fp4Floats(), y.scalar_type(), [&](auto zero) {
+    using scalar_t = decltype(zero);
     auto* y_data = y.mutable_data_ptr<scalar_t>();
     for_each_block(rows, block, [&](int64_t row, int64_t k, int64_t count) {
       const uint8_t byte = scale_data[row * scale.size(-1) + k / block];

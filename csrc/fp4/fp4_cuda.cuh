@@ -1,10 +1,10 @@
 // Host side of this room's .cu files: from tensors and options to the kernels' types and flags.
 #pragma once
 
-#include <c10/util/BFloat16.h>
-#include <c10/util/Half.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <torch/headeronly/util/BFloat16.h>
+#include <torch/headeronly/util/Half.h>
 
 #include <type_traits>
 

@@ -23,9 +23,10 @@ void dequantize_cuda(const uint8_t* packed, const uint8_t* scale, const float* a
 
 }  // namespace
 
-void fp4_dequantize_cuda(const at::Tensor& packed, const at::Tensor& scale, const float* amax,
-                         Fp4Format format, const Fp4Rows& rows, at::Tensor& y) {
-  FP4_DISPATCH(y.scalar_type(), [&] {
+void fp4_dequantize_cuda(const TensorView& packed, const TensorView& scale, const float* amax,
+                         Fp4Format format, const Fp4Rows& rows, const TensorView& y) {
+  dispatch(Fp4Floats(), y.scalar_type(), [&](auto zero) {
+    using scalar_t = decltype(zero);
     with_format(format, [&](auto tag) {
       dequantize_cuda<tag>(packed.const_data_ptr<uint8_t>(), scale.const_data_ptr<uint8_t>(), amax,
                            rows, cuda_pointer(y.mutable_data_ptr<scalar_t>()));

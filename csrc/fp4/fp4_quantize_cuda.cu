@@ -17,8 +17,7 @@ namespace {
 
 template <typename scalar_t>
 void amax_cuda(const scalar_t* x, const Fp4Rows& rows, uint32_t* amax) {
-  const auto stream = c10::cuda::getCurrentCUDAStream();
-  C10_CUDA_CHECK(cudaMemsetAsync(amax, 0, sizeof *amax, stream));
+  MY_OPS_CUDA_CHECK(cudaMemsetAsync(amax, 0, sizeof *amax, current_stream()));
   const auto shape = fp4_collapse(rows, 1);
   const auto [grid, block] = fp4_amax_launch(shape, kVecElements<scalar_t>);
   with_flag(rows_are_aligned(x, shape), [&, grid = grid, block = block](auto aligned) {
@@ -62,16 +61,18 @@ void quantize_columns(const scalar_t* x, const Fp4Rows& shape, const Fp4Quantize
 
 }  // namespace
 
-void fp4_amax_cuda(const at::Tensor& x, const Fp4Rows& rows, at::Tensor& amax) {
-  FP4_DISPATCH(x.scalar_type(), [&] {
+void fp4_amax_cuda(const TensorView& x, const Fp4Rows& rows, const TensorView& amax) {
+  dispatch(Fp4Floats(), x.scalar_type(), [&](auto zero) {
+    using scalar_t = decltype(zero);
     amax_cuda(cuda_pointer(x.const_data_ptr<scalar_t>()), rows,
               static_cast<uint32_t*>(amax.mutable_data_ptr()));
   });
 }
 
-void fp4_quantize_cuda(const at::Tensor& x, const Fp4Rows& rows, const Fp4QuantizeOptions& options,
-                       at::Tensor& packed, at::Tensor& scale) {
-  FP4_DISPATCH(x.scalar_type(), [&] {
+void fp4_quantize_cuda(const TensorView& x, const Fp4Rows& rows, const Fp4QuantizeOptions& options,
+                       const TensorView& packed, const TensorView& scale) {
+  dispatch(Fp4Floats(), x.scalar_type(), [&](auto zero) {
+    using scalar_t = decltype(zero);
     const auto* x_data = cuda_pointer(x.const_data_ptr<scalar_t>());
     auto* packed_data = packed.mutable_data_ptr<uint8_t>();
     auto* scale_data = scale.mutable_data_ptr<uint8_t>();

@@ -36,8 +36,9 @@ std::tuple<at::Tensor, at::Tensor> rmsnorm_fp4_quantize(
     const auto bytes = x.options().dtype(at::kByte);
     auto packed = at::empty(with_last(x, rows.K / 2), bytes);
     auto scale = at::empty(with_last(x, rows.K / block), bytes);
-    if (rmsnorm_fp4_quantize_cuda(dense, rows, weight.value_or(at::Tensor()), norm, options, packed,
-                                  scale)) {
+    if (rmsnorm_fp4_quantize_cuda(dense, rows,
+                                  kernel_weight(weight.value_or(at::Tensor()), x.scalar_type()),
+                                  norm, options, packed, scale)) {
       return {packed, scale};
     }
   }

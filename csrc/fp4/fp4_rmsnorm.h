@@ -16,9 +16,9 @@ std::tuple<at::Tensor, at::Tensor> rmsnorm_fp4_quantize(
     const std::string& scale_mode);
 
 // Whether the rows suited the kernel, which then has written packed and scale. The rows consist of
-// whole FP4 blocks.
-bool rmsnorm_fp4_quantize_cuda(const at::Tensor& x, const Fp4Rows& rows, const at::Tensor& weight,
+// whole FP4 blocks; the weight is dense, of x's dtype or float32.
+bool rmsnorm_fp4_quantize_cuda(const TensorView& x, const Fp4Rows& rows, const TensorView& weight,
                                const RMSNormOptions& norm, const Fp4QuantizeOptions& options,
-                               at::Tensor& packed, at::Tensor& scale);
+                               const TensorView& packed, const TensorView& scale);
 
 }  // namespace my_ops

@@ -1,5 +1,4 @@
 // rmsnorm_fp4_quantize on CUDA: launch configuration, launch. The kernel is in fp4_rmsnorm.cuh.
-#include <ATen/cuda/CUDAContext.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -26,28 +25,24 @@ RmsnormFp4Launch rmsnorm_fp4_launch(int64_t rows, int64_t chunks, int multiproce
 
 template <Fp4Format kFormat, typename x_t, typename w_t>
 void quantize(const RmsnormFp4Args<x_t, w_t>& args) {
-  const auto [grid, block] =
-      rmsnorm_fp4_launch(args.rows, args.H / kChunkElements<x_t>,
-                         at::cuda::getCurrentDeviceProperties()->multiProcessorCount);
+  const auto [grid, block] = rmsnorm_fp4_launch(args.rows, args.H / kChunkElements<x_t>,
+                                                current_device_properties().multiProcessorCount);
   launch(rmsnorm_fp4_quantize_kernel<kFormat, x_t, w_t>, grid, block, 0, args);
 }
 
 }  // namespace
 
-bool rmsnorm_fp4_quantize_cuda(const at::Tensor& x, const Fp4Rows& rows, const at::Tensor& weight,
+bool rmsnorm_fp4_quantize_cuda(const TensorView& x, const Fp4Rows& rows, const TensorView& weight,
                                const RMSNormOptions& norm, const Fp4QuantizeOptions& options,
-                               at::Tensor& packed, at::Tensor& scale) {
-  // The weight as rmsnorm's kernels take it: of x's dtype or float32. Widening is exact.
+                               const TensorView& packed, const TensorView& scale) {
   const bool like_x = !weight.defined() || weight.scalar_type() == x.scalar_type();
-  const auto w = !weight.defined() ? weight
-                 : like_x          ? weight.contiguous()
-                                   : weight.to(at::kFloat).contiguous();
   bool fits = false;
-  FP4_DISPATCH(x.scalar_type(), [&] {
+  dispatch(Fp4Floats(), x.scalar_type(), [&](auto zero) {
+    using scalar_t = decltype(zero);
     const auto* x_data = cuda_pointer(x.const_data_ptr<scalar_t>());
     using x_t = std::remove_const_t<std::remove_pointer_t<decltype(x_data)>>;
     const int64_t chunks = rows.K / kChunkElements<x_t>;
-    const void* w_data = w.defined() ? w.const_data_ptr() : nullptr;
+    const void* w_data = weight.const_data_ptr();
     fits = chunks >= kRmsnormFp4MinChunks && chunks <= kRmsnormFp4MaxChunks &&
            rows_are_aligned(x_data, rows) &&
            reinterpret_cast<std::uintptr_t>(w_data) % (2 * kChunkBytes) == 0;

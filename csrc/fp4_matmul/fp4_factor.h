@@ -58,7 +58,8 @@ struct PackedArgument {
       const auto dense = bytes.contiguous();
       return dense.dim() == 2 ? dense : dense.view({rows(), dense.size(-1)});
     };
-    return {matrix(packed), matrix(scale), amax, format, rows(), cols(), contracts_cols()};
+    return {matrix(packed), matrix(scale),   amax.value_or(at::Tensor()), format, rows(),
+            cols(),         contracts_cols()};
   }
 
  private:

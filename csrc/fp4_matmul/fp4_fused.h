@@ -1,9 +1,7 @@
 // The products of fp4_matmul that run on Hopper's tensor cores. Included by fp4_matmul_cuda.cu.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
-#include "fp4_matmul/fp4_matmul.h"
+#include "fp4_matmul/fp4_product.h"
 
 namespace my_ops {
 
@@ -12,8 +10,8 @@ namespace my_ops {
 //
 // `misfits`, where it comes back defined, are int32 flags on the device; where one is not zero, b
 // has scales that float16 cannot hold, and y was not written.
-bool fp4_fused_dense(const at::Tensor& x, const Fp4Factor& b, const std::optional<at::Tensor>& bias,
-                     const at::Tensor& y, at::Tensor& misfits);
-bool fp4_fused_packed(const Fp4Factor& x, const Fp4Factor& b, const at::Tensor& y);
+bool fp4_fused_dense(const TensorView& x, const Fp4FactorView& b, const TensorView& bias,
+                     const TensorView& y, OwnedTensor& misfits);
+bool fp4_fused_packed(const Fp4FactorView& x, const Fp4FactorView& b, const TensorView& y);
 
 }  // namespace my_ops

@@ -1,7 +1,4 @@
 // fp4_matmul on Hopper's tensor cores: makes the image of x and launches the fused kernel.
-#include <ATen/cuda/CUDAContextLight.h>
-#include <ATen/ops/empty.h>
-
 #include "common/launch.cuh"
 #include "fp4_matmul/find_misfits.cuh"
 #include "fp4_matmul/fp4_fused.h"
@@ -26,8 +23,8 @@ struct FusedTiles {
 
 // Whether the current device has wgmma and this file was compiled for it.
 bool device_runs_wgmma() {
-  const cudaDeviceProp* const device = at::cuda::getCurrentDeviceProperties();
-  if (device->major != 9 || device->minor != 0) return false;
+  const cudaDeviceProp& device = current_device_properties();
+  if (device.major != 9 || device.minor != 0) return false;
   using Tile = FusedTiles<__half, Fp4Format::nvfp4>::Tokens256;
   cudaFuncAttributes attributes;
   if (cudaFuncGetAttributes(&attributes, fp4_fused_kernel<Tile>) != cudaSuccess) {
@@ -37,23 +34,23 @@ bool device_runs_wgmma() {
   return attributes.maxThreadsPerBlock >= Tile::kThreads;
 }
 
-FusedPlan plan_for(const Fp4Factor& b, const at::Tensor& y) {
+FusedPlan plan_for(const Fp4FactorView& b, const TensorView& y) {
   const bool aligned = starts_at_multiple_of(b.packed.const_data_ptr(), 0, 16) &&
                        starts_at_multiple_of(b.scale.const_data_ptr(), 0, 4);
   if (!b.contracts_cols || !aligned) return {};
-  const int sms = at::cuda::getCurrentDeviceProperties()->multiProcessorCount;
+  const int sms = current_device_properties().multiProcessorCount;
   const FusedPlan plan = plan_fused(y.size(0), y.size(1), b.depth(), fp4_block_size(b.format), sms);
   static const bool available = device_runs_wgmma();
   return available ? plan : FusedPlan{};
 }
 
 // Memory for the image of an x with as many rows as y.
-at::Tensor empty_image(const at::Tensor& y, const Fp4Factor& b, const FusedPlan& plan,
-                       ImageLayout& layout) {
+OwnedTensor empty_image(const TensorView& y, const Fp4FactorView& b, const FusedPlan& plan,
+                        ImageLayout& layout) {
   layout = {nullptr, y.size(0), static_cast<int>(b.depth()),
             static_cast<int>(ceil_div(b.depth(), int64_t{kImageDepth})), plan.tokens};
-  auto image = at::empty({layout.bytes()}, y.options().dtype(at::kByte));
-  layout.image = image.mutable_data_ptr<uint8_t>();
+  auto image = OwnedTensor::empty(layout.bytes(), ScalarType::Byte);
+  layout.image = image.data_ptr<uint8_t>();
   return image;
 }
 
@@ -79,12 +76,12 @@ void launch_fused(const FusedArguments& args, const FusedPlan& plan) {
   launch_tile<typename Tiles::Tokens256>(args, plan);
 }
 
-FusedArguments fused_arguments(const Fp4Factor& b, const ImageLayout& layout,
+FusedArguments fused_arguments(const Fp4FactorView& b, const ImageLayout& layout,
                                const ProductOutput& out) {
   FusedArguments args{};
   args.codes = b.packed.const_data_ptr<uint8_t>();
   args.scales = b.scale.const_data_ptr<uint8_t>();
-  args.amax = b.amax ? b.amax->const_data_ptr<float>() : nullptr;
+  args.amax = b.amax.const_data_ptr<float>();
   args.image = layout.image;
   args.out = out;
   args.steps = layout.steps;
@@ -93,21 +90,21 @@ FusedArguments fused_arguments(const Fp4Factor& b, const ImageLayout& layout,
 
 }  // namespace
 
-bool fp4_fused_dense(const at::Tensor& x, const Fp4Factor& b, const std::optional<at::Tensor>& bias,
-                     const at::Tensor& y, at::Tensor& misfits) {
+bool fp4_fused_dense(const TensorView& x, const Fp4FactorView& b, const TensorView& bias,
+                     const TensorView& y, OwnedTensor& misfits) {
   const FusedPlan plan = plan_for(b, y);
-  if (plan.tokens == 0 || x.scalar_type() == at::kFloat) return false;
+  if (plan.tokens == 0 || x.scalar_type() == ScalarType::Float) return false;
   ImageLayout layout;
   const auto image = empty_image(y, b, plan, layout);
-  const auto* const data = static_cast<const uint16_t*>(x.const_data_ptr());
+  const auto* const data = x.const_data_ptr<uint16_t>();
   const bool vectors = x.stride(1) == 1 && starts_at_multiple_of(data, x.stride(0) * 2, 16);
   auto args = fused_arguments(b, layout, product_output(y, b.depth(), bias));
-  const bool half = x.scalar_type() == at::kHalf, nvfp4 = b.format == Fp4Format::nvfp4;
+  const bool half = x.scalar_type() == ScalarType::Half, nvfp4 = b.format == Fp4Format::nvfp4;
   if (half && !nvfp4) {
-    misfits = at::empty({kMisfitBlocks}, y.options().dtype(at::kInt));
-    args.misfits = misfits.const_data_ptr<int>();
+    misfits = OwnedTensor::empty(kMisfitBlocks, ScalarType::Int);
+    args.misfits = misfits.data_ptr<int>();
     launch(find_misfits_kernel, kMisfitBlocks, kMisfitThreads, 0, args.codes, args.scales,
-           b.scale.numel(), misfits.mutable_data_ptr<int>());
+           b.scale.numel(), misfits.data_ptr<int>());
   }
   launch(dense_image_kernel, static_cast<unsigned>(layout.blocks()), kImageThreads, 0, layout,
          DenseRows{data, x.stride(0), x.stride(1), vectors});
@@ -121,7 +118,7 @@ bool fp4_fused_dense(const at::Tensor& x, const Fp4Factor& b, const std::optiona
   return true;
 }
 
-bool fp4_fused_packed(const Fp4Factor& x, const Fp4Factor& b, const at::Tensor& y) {
+bool fp4_fused_packed(const Fp4FactorView& x, const Fp4FactorView& b, const TensorView& y) {
   const FusedPlan plan = plan_for(b, y);
   if (plan.tokens == 0 || !x.contracts_cols ||
       !starts_at_multiple_of(x.packed.const_data_ptr(), 0, 4)) {
@@ -130,10 +127,10 @@ bool fp4_fused_packed(const Fp4Factor& x, const Fp4Factor& b, const at::Tensor& 
   ImageLayout layout;
   const auto image = empty_image(y, b, plan, layout);
   const PackedRows rows{x.packed.const_data_ptr<uint8_t>(), x.scale.const_data_ptr<uint8_t>()};
-  auto args = fused_arguments(b, layout, product_output(y, b.depth(), std::nullopt));
+  auto args = fused_arguments(b, layout, product_output(y, b.depth(), TensorView()));
   const auto blocks = static_cast<unsigned>(layout.blocks());
   if (b.format == Fp4Format::nvfp4) {
-    args.x_amax = x.amax ? x.amax->const_data_ptr<float>() : nullptr;
+    args.x_amax = x.amax.const_data_ptr<float>();
     args.x_is_nvfp4 = true;
     launch(packed_image_kernel<Fp4Format::nvfp4>, blocks, kImageThreads, 0, layout, rows);
     launch_fused<__half, Fp4Format::nvfp4>(args, plan);

@@ -73,7 +73,7 @@ at::Tensor fp4_matmul_backward_A(const at::Tensor& grad, const at::Tensor& b_pac
   auto grad_a = empty_product(grad.sizes(), b.outer(), grad, dtype);
   if (grad_a.numel() == 0) return grad_a;
   auto matrix = grad_a.view({grad_a.numel() / b.outer(), b.outer()});
-  MY_OPS_CALL_ON_DEVICE_OF(grad, fp4_matmul_dense, as_matrix(grad), b.factor(), std::nullopt,
+  MY_OPS_CALL_ON_DEVICE_OF(grad, fp4_matmul_dense, as_matrix(grad), b.factor(), at::Tensor(),
                            matrix);
   return grad_a;
 }
@@ -98,7 +98,7 @@ at::Tensor fp4_matmul_backward_B(const at::Tensor& a_packed, const at::Tensor& a
   auto grad_b = at::empty({a.outer(), grad.size(-1)}, grad.options().dtype(dtype));
   if (grad_b.numel() == 0) return grad_b;
   auto transposed = grad_b.t();
-  MY_OPS_CALL_ON_DEVICE_OF(grad, fp4_matmul_dense, as_matrix(grad).t(), a.factor(), std::nullopt,
+  MY_OPS_CALL_ON_DEVICE_OF(grad, fp4_matmul_dense, as_matrix(grad).t(), a.factor(), at::Tensor(),
                            transposed);
   return grad_b;
 }
@@ -130,7 +130,7 @@ at::Tensor fp4_linear_forward(const at::Tensor& x, const at::Tensor& weight_pack
   auto y = empty_product(x.sizes(), weight.outer(), x, x.scalar_type());
   if (y.numel() == 0) return y;
   auto matrix = y.view({y.numel() / weight.outer(), weight.outer()});
-  const auto dense_bias = bias ? std::optional<at::Tensor>(bias->contiguous()) : std::nullopt;
+  const auto dense_bias = bias ? bias->contiguous() : at::Tensor();
   MY_OPS_CALL_ON_DEVICE_OF(x, fp4_matmul_dense, as_matrix(x), weight.factor(), dense_bias, matrix);
   return y;
 }

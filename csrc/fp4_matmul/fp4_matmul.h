@@ -18,7 +18,7 @@
 #include <optional>
 #include <string>
 
-#include "common/fp4.h"
+#include "fp4_matmul/fp4_product.h"
 
 namespace my_ops {
 
@@ -42,29 +42,5 @@ at::Tensor fp4_linear_forward(const at::Tensor& x, const at::Tensor& weight_pack
                               const std::optional<at::Tensor>& weight_amax,
                               at::IntArrayRef weight_shape, bool weight_transposed,
                               const std::optional<at::Tensor>& bias, const std::string& format);
-
-// A packed matrix as a factor: its blocks run along the columns, the product contracts one of the
-// two dimensions.
-struct Fp4Factor {
-  at::Tensor packed;               // [rows, ceil(cols / 2)], dense
-  at::Tensor scale;                // [rows, ceil(cols / block)], dense
-  std::optional<at::Tensor> amax;  // one float32, NVFP4 with two levels
-  Fp4Format format;
-  int64_t rows;
-  int64_t cols;
-  bool contracts_cols;
-
-  int64_t outer() const { return contracts_cols ? rows : cols; }
-  int64_t depth() const { return contracts_cols ? cols : rows; }
-};
-
-// The kernels: y [M, N] = a * b, and y = x * b + bias for a dense x [M, K], of which one dimension
-// has stride 1. y has any strides. No dimension of y is zero; K may be.
-void fp4_matmul_packed_cpu(const Fp4Factor& a, const Fp4Factor& b, at::Tensor& y);
-void fp4_matmul_packed_cuda(const Fp4Factor& a, const Fp4Factor& b, at::Tensor& y);
-void fp4_matmul_dense_cpu(const at::Tensor& x, const Fp4Factor& b,
-                          const std::optional<at::Tensor>& bias, at::Tensor& y);
-void fp4_matmul_dense_cuda(const at::Tensor& x, const Fp4Factor& b,
-                           const std::optional<at::Tensor>& bias, at::Tensor& y);
 
 }  // namespace my_ops

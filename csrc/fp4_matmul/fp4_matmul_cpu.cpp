@@ -9,8 +9,9 @@ namespace {
 // The values of a factor as [depth, outer].
 at::Tensor values(const Fp4Factor& factor) {
   const auto* format = factor.format == Fp4Format::nvfp4 ? "nvfp4" : "mxfp4";
+  const auto amax = factor.amax.defined() ? std::optional(factor.amax) : std::nullopt;
   const auto stored =
-      fp4_dequantize(factor.packed, factor.scale, factor.amax, factor.cols, format, "float32");
+      fp4_dequantize(factor.packed, factor.scale, amax, factor.cols, format, "float32");
   return factor.contracts_cols ? stored.t() : stored;
 }
 
@@ -20,10 +21,10 @@ void fp4_matmul_packed_cpu(const Fp4Factor& a, const Fp4Factor& b, at::Tensor& y
   y.copy_(matmul_forward(values(a).t(), values(b), "ieee"));
 }
 
-void fp4_matmul_dense_cpu(const at::Tensor& x, const Fp4Factor& b,
-                          const std::optional<at::Tensor>& bias, at::Tensor& y) {
+void fp4_matmul_dense_cpu(const at::Tensor& x, const Fp4Factor& b, const at::Tensor& bias,
+                          at::Tensor& y) {
   auto product = matmul_forward(x.to(at::kFloat), values(b), "ieee");
-  y.copy_(bias ? product.add_(bias->to(at::kFloat)) : product);
+  y.copy_(bias.defined() ? product.add_(bias.to(at::kFloat)) : product);
 }
 
 }  // namespace my_ops

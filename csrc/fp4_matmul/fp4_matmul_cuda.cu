@@ -1,11 +1,9 @@
 // fp4_matmul on CUDA: from tensors to the operands of fp4_matmul_kernel.cuh, and the launch.
-#include <ATen/cuda/CUDAContextLight.h>
-
 #include "common/launch.cuh"
 #include "fp4_matmul/fp4_fused.h"
-#include "fp4_matmul/fp4_matmul.h"
 #include "fp4_matmul/fp4_matmul_kernel.cuh"
 #include "fp4_matmul/fp4_operands.cuh"
+#include "fp4_matmul/fp4_product.h"
 #include "fp4_matmul/fp4_stream.h"
 
 namespace my_ops {
@@ -18,16 +16,16 @@ ByteRows byte_rows(const void* data, int64_t rows, int64_t row_bytes, int64_t st
 }
 
 template <Major kMajor>
-PackedOperand<kMajor> packed_operand(const Fp4Factor& factor) {
+PackedOperand<kMajor> packed_operand(const Fp4FactorView& factor) {
   const int64_t code_bytes = factor.packed.size(-1), scale_bytes = factor.scale.size(-1);
   return {byte_rows(factor.packed.const_data_ptr(), factor.rows, code_bytes, code_bytes),
           byte_rows(factor.scale.const_data_ptr(), factor.rows, scale_bytes, scale_bytes),
-          factor.amax ? factor.amax->const_data_ptr<float>() : nullptr, factor.format};
+          factor.amax.const_data_ptr<float>(), factor.format};
 }
 
 // x [M, K] as it lies in memory: rows of K elements (Major::depth) or rows of M (Major::outer).
 template <Major kMajor>
-DenseOperand<kMajor> dense_operand(const at::Tensor& x) {
+DenseOperand<kMajor> dense_operand(const TensorView& x) {
   const auto stored = kMajor == Major::depth ? x : x.t();
   const int64_t element_bytes = x.element_size();
   return {byte_rows(x.const_data_ptr(), stored.size(0), stored.size(1) * element_bytes,
@@ -48,20 +46,20 @@ void with_major(bool depth, Function&& function) {
 template <typename Tile, typename OperandA, typename OperandB>
 void launch_tile(const OperandA& a, const OperandB& b, const ProductOutput& out) {
   const int64_t blocks = ceil_div(out.M, int64_t{Tile::kBlockM}) * blocks_n<Tile>(out.N);
-  TORCH_CHECK(blocks <= INT32_MAX, "my_ops.fp4_matmul: the result has too many tiles: ", blocks);
+  check_blocks("fp4_matmul", blocks);
   launch(fp4_matmul_kernel<Tile, OperandA, OperandB>, static_cast<unsigned>(blocks), Tile::kThreads,
          ProductLayout<Tile, OperandA, OperandB>::shared_bytes(a, b), a, b, out);
 }
 
 template <typename OperandA, typename OperandB>
-void launch_product(const OperandA& a, const OperandB& b, int64_t K, const at::Tensor& y,
-                    const std::optional<at::Tensor>& bias, const int* only_if_any = nullptr) {
+void launch_product(const OperandA& a, const OperandB& b, int64_t K, const TensorView& y,
+                    const TensorView& bias, const int* only_if_any = nullptr) {
   auto out = product_output(y, K, bias);
   out.only_if_any = only_if_any;
-  const auto* device = at::cuda::getCurrentDeviceProperties();
+  const cudaDeviceProp& device = current_device_properties();
   const auto large_bytes = ProductLayout<LargeTile, OperandA, OperandB>::shared_bytes(a, b);
-  if (use_large_tile(out.M, out.N, large_bytes, device->sharedMemPerBlockOptin,
-                     device->multiProcessorCount)) {
+  if (use_large_tile(out.M, out.N, large_bytes, device.sharedMemPerBlockOptin,
+                     device.multiProcessorCount)) {
     launch_tile<LargeTile>(a, b, out);
   } else {
     launch_tile<SmallTile>(a, b, out);
@@ -70,22 +68,22 @@ void launch_product(const OperandA& a, const OperandB& b, int64_t K, const at::T
 
 }  // namespace
 
-void fp4_matmul_packed_cuda(const Fp4Factor& a, const Fp4Factor& b, at::Tensor& y) {
+void fp4_matmul_packed_cuda(const Fp4FactorView& a, const Fp4FactorView& b, const TensorView& y) {
   if (fp4_fused_packed(a, b, y)) return;
   with_major(a.contracts_cols, [&](auto major_a) {
     with_major(b.contracts_cols, [&](auto major_b) {
       launch_product(packed_operand<major_a.value>(a), packed_operand<major_b.value>(b), a.depth(),
-                     y, std::nullopt);
+                     y, TensorView());
     });
   });
 }
 
-void fp4_matmul_dense_cuda(const at::Tensor& x, const Fp4Factor& b,
-                           const std::optional<at::Tensor>& bias, at::Tensor& y) {
+void fp4_matmul_dense_cuda(const TensorView& x, const Fp4FactorView& b, const TensorView& bias,
+                           const TensorView& y) {
   if (fp4_stream(x, b, bias, y)) return;
-  at::Tensor misfits;
+  OwnedTensor misfits;
   if (fp4_fused_dense(x, b, bias, y, misfits) && !misfits.defined()) return;
-  const int* const only_if_any = misfits.defined() ? misfits.const_data_ptr<int>() : nullptr;
+  const int* const only_if_any = misfits.data_ptr<int>();
   with_major(x.stride(1) == 1, [&](auto major_x) {
     with_major(b.contracts_cols, [&](auto major_b) {
       launch_product(dense_operand<major_x.value>(x), packed_operand<major_b.value>(b), b.depth(),

@@ -1,15 +1,13 @@
 // The product of fp4_linear for few rows of x. Included by fp4_matmul_cuda.cu.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
-#include "fp4_matmul/fp4_matmul.h"
+#include "fp4_matmul/fp4_product.h"
 
 namespace my_ops {
 
 // y = x * b + bias for at most 8 rows of 16-bit x. False where that was not done: more rows, a
 // small product, another layout.
-bool fp4_stream(const at::Tensor& x, const Fp4Factor& b, const std::optional<at::Tensor>& bias,
-                const at::Tensor& y);
+bool fp4_stream(const TensorView& x, const Fp4FactorView& b, const TensorView& bias,
+                const TensorView& y);
 
 }  // namespace my_ops

@@ -1,6 +1,4 @@
 // fp4_linear for few rows of x: launches the stream kernel.
-#include <ATen/cuda/CUDAContextLight.h>
-
 #include "common/launch.cuh"
 #include "fp4_matmul/fp4_operands.cuh"
 #include "fp4_matmul/fp4_stream.h"
@@ -19,22 +17,26 @@ void launch_stream(const StreamArguments& args, const StreamPlan& plan) {
 
 }  // namespace
 
-bool fp4_stream(const at::Tensor& x, const Fp4Factor& b, const std::optional<at::Tensor>& bias,
-                const at::Tensor& y) {
+bool fp4_stream(const TensorView& x, const Fp4FactorView& b, const TensorView& bias,
+                const TensorView& y) {
   const auto* const codes = b.packed.const_data_ptr<uint8_t>();
   const auto* const scales = b.scale.const_data_ptr<uint8_t>();
-  if (!b.contracts_cols || x.scalar_type() == at::kFloat || x.stride(1) != 1 ||
+  if (!b.contracts_cols || x.scalar_type() == ScalarType::Float || x.stride(1) != 1 ||
       !starts_at_multiple_of(codes, 0, 16) || !starts_at_multiple_of(scales, 0, 2)) {
     return false;
   }
-  const cudaDeviceProp* const device = at::cuda::getCurrentDeviceProperties();
+  const cudaDeviceProp& device = current_device_properties();
+  using AnyTile = StreamTile<__half, Fp4Format::nvfp4>;
+  const bool clusters =
+      device.major >= 9 &&
+      compiled_for_clusters(reinterpret_cast<const void*>(fp4_stream_kernel<AnyTile>));
   const StreamPlan plan = plan_stream(x.size(0), y.size(1), b.depth(),
-                                      static_cast<int64_t>(device->sharedMemPerBlockOptin),
-                                      device->major >= 9, device->multiProcessorCount);
+                                      static_cast<int64_t>(device.sharedMemPerBlockOptin), clusters,
+                                      device.multiProcessorCount);
   if (plan.team_warps == 0) return false;
   const StreamArguments args{codes,
                              scales,
-                             b.amax ? b.amax->const_data_ptr<float>() : nullptr,
+                             b.amax.const_data_ptr<float>(),
                              x.const_data_ptr(),
                              x.stride(0),
                              starts_at_multiple_of(x.const_data_ptr(), x.stride(0) * 2, 16),
@@ -43,7 +45,7 @@ bool fp4_stream(const at::Tensor& x, const Fp4Factor& b, const std::optional<at:
                              plan.team_warps,
                              plan.splits};
   const bool nvfp4 = b.format == Fp4Format::nvfp4;
-  if (x.scalar_type() == at::kHalf) {
+  if (x.scalar_type() == ScalarType::Half) {
     nvfp4 ? launch_stream<__half, Fp4Format::nvfp4>(args, plan)
           : launch_stream<__half, Fp4Format::mxfp4>(args, plan);
   } else {

@@ -8,9 +8,9 @@
 // `precision` says how float32 is multiplied: "ieee" in float32 itself, the others on tensor cores.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <string_view>
+
+#include "common/tensor_view.h"
 
 namespace my_ops {
 
@@ -20,10 +20,11 @@ at::Tensor matmul_backward_A(const at::Tensor& grad, const at::Tensor& B,
 at::Tensor matmul_backward_B(const at::Tensor& A, const at::Tensor& grad,
                              std::string_view precision);
 
-// C [M, N] = A [M, K] B [K, N], with M, N, K > 0 and C contiguous.
+// C [M, N] = A [M, K] B [K, N], with M, N, K > 0 and C contiguous. On the CPU by torch's own
+// matmul, which takes tensors.
 void matmul_cpu(const at::Tensor& A, const at::Tensor& B, const at::Tensor& C,
                 std::string_view precision);
-void matmul_cuda(const at::Tensor& A, const at::Tensor& B, const at::Tensor& C,
+void matmul_cuda(const TensorView& A, const TensorView& B, const TensorView& C,
                  std::string_view precision);
 
 }  // namespace my_ops

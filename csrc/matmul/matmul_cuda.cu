@@ -1,9 +1,6 @@
 // matmul on CUDA: float64 and the tensor-core precisions go to files of their own; "ieee" float32
 // reads both operands through their strides, chooses a tile and a split of K, and launches the
 // kernels of simt_gemm.cuh.
-#include <ATen/cuda/CUDAContextLight.h>
-#include <ATen/ops/empty.h>
-
 #include <limits>
 #include <utility>
 
@@ -32,16 +29,17 @@ static_assert(tile_is<Large>(kFloat32Shapes[0], SimtTile::large));
 static_assert(tile_is<Small>(kFloat32Shapes[1], SimtTile::small));
 static_assert(tile_is<Wide>(kFloat32Shapes[2], SimtTile::wide));
 
-// A matrix [rows, K] as the kernel reads it. `tensor` keeps a copy alive where one was needed.
+// A matrix [rows, K] as the kernel reads it. `copy` is defined where one was needed.
 struct Readable {
-  at::Tensor tensor;
+  OwnedTensor copy;
+  TensorView tensor;
   int64_t stride_bytes;
   bool along_k;
   bool vectors;
 };
 
 // Whether one of the matrix's two dimensions is dense; sets the stride of the other one.
-bool readable(const at::Tensor& matrix, Readable& view) {
+bool readable(const TensorView& matrix, Readable& view) {
   const int64_t rows = matrix.size(0), K = matrix.size(1);
   // The stride of a dimension of size one is never used, whatever the tensor says.
   view.along_k = K == 1 || matrix.stride(1) == 1;
@@ -58,12 +56,13 @@ bool readable(const at::Tensor& matrix, Readable& view) {
 
 // The matrix itself if the kernel can read its strides, else a copy. Rows that are too long for a
 // 32-bit stride are copied to run along M or N.
-Readable make_readable(const at::Tensor& matrix) {
+Readable make_readable(const TensorView& matrix) {
   Readable view;
   if (!readable(matrix, view)) {
     const auto size = static_cast<int64_t>(matrix.element_size());
     const bool long_rows = matrix.size(1) > std::numeric_limits<uint32_t>::max() / size;
-    readable(long_rows ? matrix.t().contiguous().t() : matrix.contiguous(), view);
+    view.copy = OwnedTensor::contiguous_copy(long_rows ? matrix.t() : matrix);
+    readable(long_rows ? view.copy.view().t() : view.copy.view(), view);
   }
   return view;
 }
@@ -88,11 +87,12 @@ auto kernel_for(const Readable& A, const Readable& B) {
 
 template <class Tile>
 void launch_tile(const Readable& A, const Readable& B, const SimtPlan& plan,
-                 simt::Product<float> product, const at::TensorOptions& options) {
-  at::Tensor partial;
+                 simt::Product<float> product) {
+  OwnedTensor partial;
   if (plan.cut_tiles > 0) {
-    partial = at::empty({plan.slices, plan.cut_tiles, Tile::kRows, Tile::kCols}, options);
-    product.partial = partial.mutable_data_ptr<float>();
+    partial = OwnedTensor::empty(plan.slices * plan.cut_tiles * Tile::kRows * Tile::kCols,
+                                 ScalarType::Float);
+    product.partial = partial.data_ptr<float>();
   }
   const auto blocks = static_cast<uint32_t>(plan.whole_tiles + plan.cut_tiles * plan.slices);
   launch(kernel_for<Tile>(A, B), blocks, Tile::kThreads, Tile::kSharedBytes, product);
@@ -106,19 +106,18 @@ simt::Operand<float> operand(const Readable& view) {
   return {view.tensor.const_data_ptr<float>(), static_cast<uint32_t>(view.stride_bytes)};
 }
 
-// Where `only_if` is defined and holds 0, C is left as it is.
-void matmul_float32(const at::Tensor& A, const at::Tensor& B, const at::Tensor& C,
-                    const at::Tensor& only_if) {
-  if (!only_if.defined() && matmul_matvec<float>(A, B, C)) return;
+// Where `only_if` points to a 0, C is left as it is.
+void matmul_float32(const TensorView& A, const TensorView& B, const TensorView& C,
+                    const int* only_if) {
+  if (only_if == nullptr && matmul_matvec<float>(A, B, C)) return;
   const int64_t M = A.size(0), K = A.size(1), N = B.size(1);
-  const int sms = at::cuda::getCurrentDeviceProperties()->multiProcessorCount;
+  const int sms = current_device_properties().multiProcessorCount;
   const SimtPlan plan = plan_simt(kFloat32Shapes, M, N, K, sms);
   Readable a = make_readable(A), b = make_readable(B.t());
-  simt::Product<float> product{
-      {C.mutable_data_ptr<float>(), N, 1, M, N, K, plan.whole_tiles, plan.cut_tiles, plan.slices,
-       nullptr, only_if.defined() ? only_if.const_data_ptr<int>() : nullptr},
-      operand(a),
-      operand(b)};
+  simt::Product<float> product{{C.mutable_data_ptr<float>(), N, 1, M, N, K, plan.whole_tiles,
+                                plan.cut_tiles, plan.slices, nullptr, only_if},
+                               operand(a),
+                               operand(b)};
   if (plan.transposed) {
     std::swap(a, b);
     std::swap(product.A, product.B);
@@ -127,22 +126,22 @@ void matmul_float32(const at::Tensor& A, const at::Tensor& B, const at::Tensor& 
   }
   switch (plan.tile) {
     case SimtTile::large:
-      return launch_tile<Large>(a, b, plan, product, C.options());
+      return launch_tile<Large>(a, b, plan, product);
     case SimtTile::small:
-      return launch_tile<Small>(a, b, plan, product, C.options());
+      return launch_tile<Small>(a, b, plan, product);
     case SimtTile::wide:
-      return launch_tile<Wide>(a, b, plan, product, C.options());
+      return launch_tile<Wide>(a, b, plan, product);
   }
 }
 
 }  // namespace
 
-void matmul_cuda(const at::Tensor& A, const at::Tensor& B, const at::Tensor& C,
+void matmul_cuda(const TensorView& A, const TensorView& B, const TensorView& C,
                  std::string_view precision) {
-  if (A.scalar_type() == at::kDouble) return matmul_float64(A, B, C);
-  at::Tensor unfit;
+  if (A.scalar_type() == ScalarType::Double) return matmul_float64(A, B, C);
+  OwnedTensor unfit;
   if (matmul_wgmma(A, B, C, precision, unfit) && !unfit.defined()) return;
-  matmul_float32(A, B, C, unfit);
+  matmul_float32(A, B, C, unfit.data_ptr<int>());
 }
 
 }  // namespace my_ops

@@ -1,11 +1,11 @@
 // The part of matmul that multiplies float64. Included by matmul_cuda.cu.
 #pragma once
 
-#include <ATen/core/Tensor.h>
+#include "common/tensor_view.h"
 
 namespace my_ops {
 
 // C [M, N] = A [M, K] B [K, N] in float64, with M, N, K > 0 and C contiguous.
-void matmul_float64(const at::Tensor& A, const at::Tensor& B, const at::Tensor& C);
+void matmul_float64(const TensorView& A, const TensorView& B, const TensorView& C);
 
 }  // namespace my_ops

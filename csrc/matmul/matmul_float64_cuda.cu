@@ -1,8 +1,5 @@
 // matmul of float64 on CUDA: reads both operands in any strides, chooses a tile and a split of K,
 // and launches the kernels of dmma_gemm.cuh.
-#include <ATen/cuda/CUDAContextLight.h>
-#include <ATen/ops/empty.h>
-
 #include <utility>
 
 #include "common/launch.cuh"
@@ -29,13 +26,13 @@ static_assert(tile_is<Small>(kFloat64Shapes[1], SimtTile::small));
 static_assert(tile_is<Wide>(kFloat64Shapes[2], SimtTile::wide));
 
 // A matrix [rows, K] as the kernel reads it.
-dmma::Operand operand(const at::Tensor& matrix) {
+dmma::Operand operand(const TensorView& matrix) {
   return {matrix.const_data_ptr<double>(), matrix.stride(0), matrix.stride(1)};
 }
 
 // Whether 16-byte copies can bring `matrix` as the kernel's A (dense along its rows) or B (along
 // K). The stride of a dimension of size one is never used, whatever the tensor says.
-bool copies_in_vectors(const at::Tensor& matrix, bool as_a) {
+bool copies_in_vectors(const TensorView& matrix, bool as_a) {
   const int dense = as_a ? 0 : 1, other = 1 - dense;
   const auto address = reinterpret_cast<std::uintptr_t>(matrix.const_data_ptr());
   const int64_t stride = matrix.size(other) == 1 ? 0 : matrix.stride(other);
@@ -44,12 +41,13 @@ bool copies_in_vectors(const at::Tensor& matrix, bool as_a) {
 }
 
 template <class Tile>
-void launch_tile(const at::Tensor& A, const at::Tensor& Bt, const SimtPlan& plan,
-                 simt::Output<double> output, const at::TensorOptions& options) {
-  at::Tensor partial;
+void launch_tile(const TensorView& A, const TensorView& Bt, const SimtPlan& plan,
+                 simt::Output<double> output) {
+  OwnedTensor partial;
   if (plan.cut_tiles > 0) {
-    partial = at::empty({plan.slices, plan.cut_tiles, Tile::kRows, Tile::kCols}, options);
-    output.partial = partial.mutable_data_ptr<double>();
+    partial = OwnedTensor::empty(plan.slices * plan.cut_tiles * Tile::kRows * Tile::kCols,
+                                 ScalarType::Double);
+    output.partial = partial.data_ptr<double>();
   }
   using dmma::matmul_dmma_kernel;
   const bool vectors_a = copies_in_vectors(A, true), vectors_b = copies_in_vectors(Bt, false);
@@ -66,12 +64,12 @@ void launch_tile(const at::Tensor& A, const at::Tensor& Bt, const SimtPlan& plan
 
 }  // namespace
 
-void matmul_float64(const at::Tensor& A, const at::Tensor& B, const at::Tensor& C) {
+void matmul_float64(const TensorView& A, const TensorView& B, const TensorView& C) {
   if (matmul_matvec<double>(A, B, C)) return;
   const int64_t M = A.size(0), K = A.size(1), N = B.size(1);
-  const int sms = at::cuda::getCurrentDeviceProperties()->multiProcessorCount;
+  const int sms = current_device_properties().multiProcessorCount;
   const SimtPlan plan = plan_simt(kFloat64Shapes, M, N, K, sms);
-  at::Tensor a = A, b = B.t();
+  TensorView a = A, b = B.t();
   simt::Output<double> output{C.mutable_data_ptr<double>(),
                               N,
                               1,
@@ -93,11 +91,11 @@ void matmul_float64(const at::Tensor& A, const at::Tensor& B, const at::Tensor& 
   }
   switch (plan.tile) {
     case SimtTile::large:
-      return launch_tile<Large>(a, b, plan, output, C.options());
+      return launch_tile<Large>(a, b, plan, output);
     case SimtTile::small:
-      return launch_tile<Small>(a, b, plan, output, C.options());
+      return launch_tile<Small>(a, b, plan, output);
     case SimtTile::wide:
-      return launch_tile<Wide>(a, b, plan, output, C.options());
+      return launch_tile<Wide>(a, b, plan, output);
   }
 }
 

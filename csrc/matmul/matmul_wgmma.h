@@ -1,9 +1,9 @@
 // The part of matmul that runs on Hopper's tensor cores. Included by matmul_cuda.cu.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <string_view>
+
+#include "common/tensor_view.h"
 
 namespace my_ops {
 
@@ -12,7 +12,7 @@ namespace my_ops {
 //
 // `unfit`, where it comes back defined, is an int32 flag on the device, not zero if an operand
 // holds something that splitting would spoil (an infinity, a NaN). C was then not written.
-bool matmul_wgmma(const at::Tensor& A, const at::Tensor& B, const at::Tensor& C,
-                  std::string_view precision, at::Tensor& unfit);
+bool matmul_wgmma(const TensorView& A, const TensorView& B, const TensorView& C,
+                  std::string_view precision, OwnedTensor& unfit);
 
 }  // namespace my_ops

@@ -1,9 +1,5 @@
 // matmul on Hopper's tensor cores: chooses a tile and a split of K, splits both operands into
 // planes and launches the kernels of wgmma_gemm.cuh.
-#include <ATen/cuda/CUDAContextLight.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
-
 #include "common/launch.cuh"
 #include "common/vec.cuh"
 #include "matmul/matmul_wgmma.h"
@@ -57,15 +53,15 @@ WgmmaPlan plan(int64_t M, int64_t N, int64_t K) {
   using Narrow = typename Mode::Narrow;
   constexpr WgmmaShape kShapes[] = {shape_of<Wide>(Mode::kRateWide),
                                     shape_of<Narrow>(Mode::kRateNarrow)};
-  const int sms = at::cuda::getCurrentDeviceProperties()->multiProcessorCount;
+  const int sms = current_device_properties().multiProcessorCount;
   const int plane_bytes = Wide::kPlanes * sm90::kElementBytes<Wide::kElement>;
   return plan_wgmma(kShapes, Wide::kProducts, plane_bytes, M, N, K, sms / Wide::kCluster, sms);
 }
 
 // Whether the current device has wgmma and this file was compiled for it.
 bool device_runs_wgmma() {
-  const cudaDeviceProp* const device = at::cuda::getCurrentDeviceProperties();
-  if (device->major != 9 || device->minor != 0) return false;
+  const cudaDeviceProp& device = current_device_properties();
+  if (device.major != 9 || device.minor != 0) return false;
   using Tile = Bf16x6::Wide;
   cudaFuncAttributes attributes;
   if (cudaFuncGetAttributes(&attributes, matmul_wgmma_kernel<Tile, FloatOutput>) != cudaSuccess) {
@@ -77,18 +73,19 @@ bool device_runs_wgmma() {
 
 // One operand's planes, made of `matrix` [rows, K], and the memory that they lie in.
 struct Planes {
-  at::Tensor memory, unscale;
+  OwnedTensor memory, unscale;
   Source source;
 };
 
 template <class Tile>
-Planes allocate_planes(const at::Tensor& matrix, int k_tiles) {
+Planes allocate_planes(const TensorView& matrix, int k_tiles) {
   const int64_t rows = matrix.size(0), groups = ceil_div(rows, kGroupRows);
   Planes planes;
-  planes.memory = at::empty({Tile::Layout::block_offset(groups, 0, k_tiles, 0)},
-                            matrix.options().dtype(at::kByte));
+  planes.memory =
+      OwnedTensor::empty(Tile::Layout::block_offset(groups, 0, k_tiles, 0), ScalarType::Byte);
   if (Tile::kScaled) {
-    planes.unscale = at::empty({groups * (k_tiles / Tile::kUnit) * kGroupRows}, matrix.options());
+    planes.unscale =
+        OwnedTensor::empty(groups * (k_tiles / Tile::kUnit) * kGroupRows, ScalarType::Float);
   }
   const float* const data = matrix.const_data_ptr<float>();
   const bool vectors = matrix.stride(1) == 1 && matrix.stride(0) % 4 == 0 && aligned_to_vec(data);
@@ -99,8 +96,8 @@ Planes allocate_planes(const at::Tensor& matrix, int k_tiles) {
                    matrix.size(1),
                    static_cast<int>(groups),
                    vectors,
-                   static_cast<char*>(planes.memory.mutable_data_ptr()),
-                   Tile::kScaled ? planes.unscale.mutable_data_ptr<float>() : nullptr};
+                   planes.memory.data_ptr<char>(),
+                   planes.unscale.data_ptr<float>()};
   return planes;
 }
 
@@ -115,31 +112,31 @@ void launch_split(const Sources& sources) {
 }
 
 template <class Tile>
-void launch_product(const Sources& sources, const WgmmaPlan& plan, const at::Tensor& C,
-                    const at::Tensor& unfit, bool if_unfit = false) {
-  at::Tensor partial;
+void launch_product(const Sources& sources, const WgmmaPlan& plan, const TensorView& C,
+                    const int* unfit, bool if_unfit = false) {
+  OwnedTensor partial;
   if (plan.cut_tiles > 0) {
-    partial = at::empty({plan.slices, plan.cut_tiles, Tile::kCluster, Tile::kRows, Tile::kCols},
-                        C.options());
+    partial = OwnedTensor::empty(
+        int64_t{plan.slices} * plan.cut_tiles * Tile::kCluster * Tile::kRows * Tile::kCols,
+        ScalarType::Float);
   }
-  const Product<FloatOutput> product{
-      sources.of[0].planes,
-      sources.of[1].planes,
-      sources.of[0].unscale,
-      sources.of[1].unscale,
-      sources.of[0].groups,
-      sources.of[1].groups,
-      sources.k_tiles,
-      plan.row_tiles,
-      plan.col_tiles,
-      plan.whole_tiles,
-      plan.cut_tiles,
-      plan.slices,
-      plan.cut_tiles > 0 ? partial.mutable_data_ptr<float>() : nullptr,
-      unfit.const_data_ptr<int>(),
-      if_unfit,
-      {C.mutable_data_ptr<float>(), C.size(0), C.size(1)}};
-  const int clusters = at::cuda::getCurrentDeviceProperties()->multiProcessorCount / Tile::kCluster;
+  const Product<FloatOutput> product{sources.of[0].planes,
+                                     sources.of[1].planes,
+                                     sources.of[0].unscale,
+                                     sources.of[1].unscale,
+                                     sources.of[0].groups,
+                                     sources.of[1].groups,
+                                     sources.k_tiles,
+                                     plan.row_tiles,
+                                     plan.col_tiles,
+                                     plan.whole_tiles,
+                                     plan.cut_tiles,
+                                     plan.slices,
+                                     partial.data_ptr<float>(),
+                                     unfit,
+                                     if_unfit,
+                                     {C.mutable_data_ptr<float>(), C.size(0), C.size(1)}};
+  const int clusters = current_device_properties().multiProcessorCount / Tile::kCluster;
   const int works = plan.whole_tiles + plan.cut_tiles * plan.slices;
   launch(matmul_wgmma_kernel<Tile, FloatOutput>, std::min(works, clusters) * Tile::kCluster,
          Tile::kThreads, Tile::kSharedBytes, product);
@@ -155,31 +152,32 @@ int padded_k_tiles(int64_t K) {
 }
 
 template <class Mode>
-bool multiply(const at::Tensor& A, const at::Tensor& B, const at::Tensor& C, at::Tensor& unfit) {
+bool multiply(const TensorView& A, const TensorView& B, const TensorView& C, OwnedTensor& unfit) {
   using Wide = typename Mode::Wide;
   using Narrow = typename Mode::Narrow;
   const WgmmaPlan chosen = plan<Mode>(A.size(0), B.size(1), A.size(1));
   if (chosen.shape < 0 || !device_runs_wgmma()) return false;
-  unfit = at::zeros({1}, C.options().dtype(at::kInt));
+  unfit = OwnedTensor::empty(1, ScalarType::Int);
+  MY_OPS_CUDA_CHECK(cudaMemsetAsync(unfit.data_ptr<int>(), 0, sizeof(int), current_stream()));
   const int k_tiles = padded_k_tiles<Wide>(A.size(1));
   const Planes a = allocate_planes<Wide>(A, k_tiles), b = allocate_planes<Wide>(B.t(), k_tiles);
-  const Sources sources{{a.source, b.source}, k_tiles, unfit.mutable_data_ptr<int>(), nullptr};
+  const Sources sources{{a.source, b.source}, k_tiles, unfit.data_ptr<int>(), nullptr};
   launch_split<Wide>(sources);
   if (chosen.shape == 0) {
-    launch_product<Wide>(sources, chosen, C, unfit);
+    launch_product<Wide>(sources, chosen, C, unfit.data_ptr<int>());
   } else {
-    launch_product<Narrow>(sources, chosen, C, unfit);
+    launch_product<Narrow>(sources, chosen, C, unfit.data_ptr<int>());
   }
   return true;
 }
 
 // The TF32 product of operands that are unfit for scaled fp16.
-void multiply_any_range(const at::Tensor& A, const at::Tensor& B, const at::Tensor& C,
-                        const at::Tensor& unfit) {
+void multiply_any_range(const TensorView& A, const TensorView& B, const TensorView& C,
+                        const int* unfit) {
   using Tile = Tf32::AnyRange;
   const int k_tiles = padded_k_tiles<Tile>(A.size(1));
   const Planes a = allocate_planes<Tile>(A, k_tiles), b = allocate_planes<Tile>(B.t(), k_tiles);
-  const Sources sources{{a.source, b.source}, k_tiles, nullptr, unfit.const_data_ptr<int>()};
+  const Sources sources{{a.source, b.source}, k_tiles, nullptr, unfit};
   launch_split<Tile>(sources);
   const WgmmaShape shape = shape_of<Tile>(0);
   const auto row_tiles = static_cast<int>(ceil_div(C.size(0), shape.rows));
@@ -190,13 +188,13 @@ void multiply_any_range(const at::Tensor& A, const at::Tensor& B, const at::Tens
 
 }  // namespace
 
-bool matmul_wgmma(const at::Tensor& A, const at::Tensor& B, const at::Tensor& C,
-                  std::string_view precision, at::Tensor& unfit) {
+bool matmul_wgmma(const TensorView& A, const TensorView& B, const TensorView& C,
+                  std::string_view precision, OwnedTensor& unfit) {
   if (precision == "bf16x6") return multiply<Bf16x6>(A, B, C, unfit);
   if (precision == "fp16x3") return multiply<Fp16x3>(A, B, C, unfit);
   if (precision != "tf32" || !multiply<Tf32>(A, B, C, unfit)) return false;
-  multiply_any_range(A, B, C, unfit);
-  unfit.reset();
+  multiply_any_range(A, B, C, unfit.data_ptr<int>());
+  unfit = OwnedTensor();
   return true;
 }
 

@@ -2,39 +2,35 @@
 // matmul_float64_cuda.cu.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-#include <ATen/cuda/CUDAContextLight.h>
-#include <ATen/ops/empty.h>
-
 #include "common/launch.cuh"
+#include "common/tensor_view.h"
 #include "matmul/matvec.cuh"
 
 namespace my_ops {
 
 // C [rows, cols] = x [rows, K] W [K, cols], C in any strides.
 template <typename scalar_t, bool kAlongK>
-void launch_matvec(const at::Tensor& x, const at::Tensor& W, const at::Tensor& C) {
+void launch_matvec(const TensorView& x, const TensorView& W, const TensorView& C) {
   const int64_t rows = x.size(0), K = x.size(1), cols = W.size(1);
-  const int sms = at::cuda::getCurrentDeviceProperties()->multiProcessorCount;
+  const int sms = current_device_properties().multiProcessorCount;
   constexpr int kGroupCols = matvec::kGroupCols<scalar_t, kAlongK>;
   const MatvecPlan plan = plan_matvec(cols, kGroupCols, K, kAlongK, sms);
-  at::Tensor partial;
-  if (plan.slices > 1) partial = at::empty({plan.slices, rows, cols}, C.options());
-  const matvec::Product<scalar_t> product{
-      x.const_data_ptr<scalar_t>(),
-      x.stride(0),
-      x.stride(1),
-      W.const_data_ptr<scalar_t>(),
-      W.stride(kAlongK ? 1 : 0),
-      C.mutable_data_ptr<scalar_t>(),
-      C.stride(0),
-      C.stride(1),
-      rows,
-      cols,
-      K,
-      static_cast<uint32_t>(plan.groups),
-      plan.depth,
-      partial.defined() ? partial.mutable_data_ptr<scalar_t>() : nullptr};
+  OwnedTensor partial;
+  if (plan.slices > 1) partial = OwnedTensor::empty(plan.slices * rows * cols, C.scalar_type());
+  const matvec::Product<scalar_t> product{x.const_data_ptr<scalar_t>(),
+                                          x.stride(0),
+                                          x.stride(1),
+                                          W.const_data_ptr<scalar_t>(),
+                                          W.stride(kAlongK ? 1 : 0),
+                                          C.mutable_data_ptr<scalar_t>(),
+                                          C.stride(0),
+                                          C.stride(1),
+                                          rows,
+                                          cols,
+                                          K,
+                                          static_cast<uint32_t>(plan.groups),
+                                          plan.depth,
+                                          partial.data_ptr<scalar_t>()};
   const auto address = reinterpret_cast<std::uintptr_t>(product.W);
   const int64_t sizes = (product.W_stride | (kAlongK ? K : cols)) * sizeof(scalar_t);
   const bool vectors = (address | sizes) % kVecBytes == 0;
@@ -48,7 +44,7 @@ void launch_matvec(const at::Tensor& x, const at::Tensor& W, const at::Tensor& C
 
 // C = A B if C has few rows or few columns, and the larger operand is dense along one dimension.
 template <typename scalar_t>
-bool matmul_matvec(const at::Tensor& A, const at::Tensor& B, const at::Tensor& C) {
+bool matmul_matvec(const TensorView& A, const TensorView& B, const TensorView& C) {
   if (A.size(0) > kMatvecRows) {
     return B.size(1) <= kMatvecRows && matmul_matvec<scalar_t>(B.t(), A.t(), C.t());
   }

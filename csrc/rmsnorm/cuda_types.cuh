@@ -2,11 +2,11 @@
 // Host side of .cu files.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-#include <ATen/cuda/CUDAContext.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "common/launch.cuh"
+#include "common/tensor_view.h"
 #include "rmsnorm/device_limits.h"
 
 namespace my_ops {
@@ -16,38 +16,30 @@ struct CudaType {
   using type = scalar_t;
 };
 template <>
-struct CudaType<at::Half> {
+struct CudaType<c10::Half> {
   using type = __half;
 };
 template <>
-struct CudaType<at::BFloat16> {
+struct CudaType<c10::BFloat16> {
   using type = __nv_bfloat16;
 };
 
-// The address of a tensor that may be absent.
-template <typename T>
-T* cuda_data_or_null(const at::Tensor& tensor) {
-  if (!tensor.defined()) return nullptr;
-  if constexpr (std::is_const_v<T>) {
-    return static_cast<T*>(tensor.const_data_ptr());
-  } else {
-    return static_cast<T*>(tensor.mutable_data_ptr());
+template <typename Args>
+DeviceLimits device_limits(void (*kernel)(Args)) {
+  const cudaDeviceProp& device = current_device_properties();
+  int max_cluster_blocks = 1;
+  if (device.major >= 9 && compiled_for_clusters(reinterpret_cast<const void*>(kernel))) {
+    const bool datacenter = device.major == 9 || device.major == 10;
+    max_cluster_blocks = datacenter ? 16 : device.major >= 12 ? 8 : 1;
   }
-}
-
-inline DeviceLimits device_limits() {
-  const cudaDeviceProp& device = *at::cuda::getCurrentDeviceProperties();
-  const bool datacenter = device.major == 9 || device.major == 10;
   return {device.multiProcessorCount, static_cast<int>(device.sharedMemPerBlockOptin),
-          datacenter           ? 16
-          : device.major >= 12 ? 8
-                               : 1};
+          max_cluster_blocks};
 }
 
 // Whether 16-byte chunks of these tensors, rows included, can be loaded and stored whole.
 template <typename... Tensors>
 bool rows_aligned(int64_t chunk_elements, const Tensors&... tensors) {
-  const auto aligned = [&](const at::Tensor& tensor) {
+  const auto aligned = [&](const TensorView& tensor) {
     if (!tensor.defined()) return true;
     const int64_t chunk_bytes = chunk_elements * tensor.element_size();
     if (reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr()) % chunk_bytes != 0) return false;

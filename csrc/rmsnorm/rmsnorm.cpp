@@ -24,13 +24,6 @@ at::Tensor with_dense_rows(const at::Tensor& tensor) {
   return fits ? tensor : tensor.contiguous();
 }
 
-// The weight in a dtype that the kernels take. Widening is exact.
-at::Tensor kernel_weight(const at::Tensor& weight, at::ScalarType x_dtype) {
-  if (!weight.defined()) return weight;
-  if (weight.scalar_type() == x_dtype) return weight.contiguous();
-  return weight.to(x_dtype == at::kDouble ? at::kDouble : at::kFloat).contiguous();
-}
-
 // A dtype of y that the kernels write. Between 16-bit types y is float32 first: the same value
 // before its one rounding.
 at::ScalarType kernel_out_dtype(at::ScalarType out_dtype, at::ScalarType x_dtype) {
@@ -102,7 +95,7 @@ std::tuple<at::Tensor, at::Tensor> backward(const char* op, const at::Tensor& gr
 
 }  // namespace
 
-RowLayout row_layout(const at::Tensor& tensor) {
+RowLayout row_layout(const TensorView& tensor) {
   RowLayout layout;
   for (int64_t dim = tensor.dim() - 2; dim >= 0; --dim) {
     layout.append(tensor.size(dim), tensor.stride(dim));

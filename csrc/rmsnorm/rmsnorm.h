@@ -12,12 +12,11 @@
 //   grad_weight = sum over rows of grad * x * rstd
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <optional>
 #include <string_view>
 #include <tuple>
 
+#include "common/tensor_view.h"
 #include "rmsnorm/row_layout.h"
 
 namespace my_ops {
@@ -54,19 +53,19 @@ struct RMSNormOptions {
   double weight_offset = 0;
   bool round_before_weight = false;
 };
-void rmsnorm_forward_cpu(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight,
-                         const RMSNormOptions& options, const at::Tensor& y, const at::Tensor& sum);
-void rmsnorm_forward_cuda(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight,
-                          const RMSNormOptions& options, const at::Tensor& y,
-                          const at::Tensor& sum);
-void rmsnorm_backward_cpu(const at::Tensor& grad, const at::Tensor& grad_sum, const at::Tensor& x,
-                          const at::Tensor& weight, const RMSNormOptions& options,
-                          const at::Tensor& grad_x, const at::Tensor& grad_weight);
-void rmsnorm_backward_cuda(const at::Tensor& grad, const at::Tensor& grad_sum, const at::Tensor& x,
-                           const at::Tensor& weight, const RMSNormOptions& options,
-                           const at::Tensor& grad_x, const at::Tensor& grad_weight);
+void rmsnorm_forward_cpu(const TensorView& x, const TensorView& residual, const TensorView& weight,
+                         const RMSNormOptions& options, const TensorView& y, const TensorView& sum);
+void rmsnorm_forward_cuda(const TensorView& x, const TensorView& residual, const TensorView& weight,
+                          const RMSNormOptions& options, const TensorView& y,
+                          const TensorView& sum);
+void rmsnorm_backward_cpu(const TensorView& grad, const TensorView& grad_sum, const TensorView& x,
+                          const TensorView& weight, const RMSNormOptions& options,
+                          const TensorView& grad_x, const TensorView& grad_weight);
+void rmsnorm_backward_cuda(const TensorView& grad, const TensorView& grad_sum, const TensorView& x,
+                           const TensorView& weight, const RMSNormOptions& options,
+                           const TensorView& grad_x, const TensorView& grad_weight);
 
 // Where the rows of a tensor start, all dimensions but the last merged as far as they can be.
-RowLayout row_layout(const at::Tensor& tensor);
+RowLayout row_layout(const TensorView& tensor);
 
 }  // namespace my_ops

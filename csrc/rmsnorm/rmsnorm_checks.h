@@ -1,4 +1,4 @@
-// The argument checks of rmsnorm. Host only, included by rmsnorm.cpp.
+// The argument checks of rmsnorm. Host only, for .cpp files.
 #pragma once
 
 #include <limits>
@@ -27,6 +27,13 @@ inline void check_weight(const char* op, const at::Tensor& weight, const at::Ten
   MY_OPS_CHECK(has_kernel(weight.scalar_type()), op, "weight", kDtypes, weight.scalar_type());
   MY_OPS_CHECK(weight.scalar_type() != at::kDouble || x.scalar_type() == at::kDouble, op, "weight",
                "float64 only with a float64 x", c10::str("float64 with ", x.scalar_type()));
+}
+
+// The weight in a dtype that the kernels take. Widening is exact.
+inline at::Tensor kernel_weight(const at::Tensor& weight, at::ScalarType x_dtype) {
+  if (!weight.defined()) return weight;
+  if (weight.scalar_type() == x_dtype) return weight.contiguous();
+  return weight.to(x_dtype == at::kDouble ? at::kDouble : at::kFloat).contiguous();
 }
 
 inline void check_like_x(const char* op, const char* argument, const at::Tensor& tensor,

@@ -66,23 +66,23 @@ void forward_row(const x_t* x, const w_t* weight, const RMSNormOptions& options,
 
 // Calls function(y) with a zero of y's dtype, one of those that go with x_t.
 template <typename x_t, typename Function>
-void dispatch_output(const at::Tensor& y, const Function& function) {
+void dispatch_output(const TensorView& y, const Function& function) {
   if constexpr (std::is_same_v<x_t, double>) {
     function(double(0));
-  } else if (y.scalar_type() == at::kFloat) {
+  } else if (y.scalar_type() == ScalarType::Float) {
     function(float(0));
-  } else if (y.scalar_type() == at::kHalf) {
-    if constexpr (!std::is_same_v<x_t, at::BFloat16>) function(at::Half(0));
+  } else if (y.scalar_type() == ScalarType::Half) {
+    if constexpr (!std::is_same_v<x_t, c10::BFloat16>) function(c10::Half(0));
   } else {
-    if constexpr (!std::is_same_v<x_t, at::Half>) function(at::BFloat16(0));
+    if constexpr (!std::is_same_v<x_t, c10::Half>) function(c10::BFloat16(0));
   }
 }
 
 }  // namespace
 
-void rmsnorm_forward_cpu(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight,
-                         const RMSNormOptions& options, const at::Tensor& y,
-                         const at::Tensor& sum) {
+void rmsnorm_forward_cpu(const TensorView& x, const TensorView& residual, const TensorView& weight,
+                         const RMSNormOptions& options, const TensorView& y,
+                         const TensorView& sum) {
   const int64_t H = x.size(-1);
   const int64_t rows = x.numel() / H;
   const RowLayout x_layout = row_layout(x);
@@ -91,9 +91,9 @@ void rmsnorm_forward_cpu(const at::Tensor& x, const at::Tensor& residual, const 
     using x_t = decltype(x_zero);
     using w_t = decltype(w_zero);
     const x_t* x_data = x.const_data_ptr<x_t>();
-    const x_t* residual_data = data_or_null<x_t>(residual);
-    const w_t* weight_data = data_or_null<w_t>(weight);
-    x_t* sum_data = mutable_data_or_null<x_t>(sum);
+    const x_t* residual_data = residual.const_data_ptr<x_t>();
+    const w_t* weight_data = weight.const_data_ptr<w_t>();
+    x_t* sum_data = sum.mutable_data_ptr<x_t>();
     dispatch_output<x_t>(y, [&](auto y_zero) {
       auto* y_data = y.mutable_data_ptr<decltype(y_zero)>();
       at::parallel_for(0, rows, grain_rows(H), [&](int64_t begin, int64_t end) {
@@ -153,9 +153,9 @@ void backward_row(const x_t* grad, const x_t* grad_sum, const x_t* x, const w_t*
 
 }  // namespace
 
-void rmsnorm_backward_cpu(const at::Tensor& grad, const at::Tensor& grad_sum, const at::Tensor& x,
-                          const at::Tensor& weight, const RMSNormOptions& options,
-                          const at::Tensor& grad_x, const at::Tensor& grad_weight) {
+void rmsnorm_backward_cpu(const TensorView& grad, const TensorView& grad_sum, const TensorView& x,
+                          const TensorView& weight, const RMSNormOptions& options,
+                          const TensorView& grad_x, const TensorView& grad_weight) {
   const int64_t H = x.size(-1);
   const int64_t rows = x.numel() / H;
   const RowLayout grad_layout = row_layout(grad);
@@ -166,10 +166,10 @@ void rmsnorm_backward_cpu(const at::Tensor& grad, const at::Tensor& grad_sum, co
     using w_t = decltype(w_zero);
     using acc_t = acc_for<x_t>;
     const x_t* grad_data = grad.const_data_ptr<x_t>();
-    const x_t* grad_sum_data = data_or_null<x_t>(grad_sum);
+    const x_t* grad_sum_data = grad_sum.const_data_ptr<x_t>();
     const x_t* x_data = x.const_data_ptr<x_t>();
-    const w_t* weight_data = data_or_null<w_t>(weight);
-    x_t* grad_x_data = mutable_data_or_null<x_t>(grad_x);
+    const w_t* weight_data = weight.const_data_ptr<w_t>();
+    x_t* grad_x_data = grad_x.mutable_data_ptr<x_t>();
 
     const int64_t parts = backward_parts(rows);
     std::vector<acc_t> part_sums(grad_weight.defined() ? parts * H : 0);

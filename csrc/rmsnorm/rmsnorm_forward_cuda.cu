@@ -1,8 +1,4 @@
 // rmsnorm's forward on CUDA: from tensors to the kernel of forward_kernel.cuh.
-#include <ATen/ops/empty.h>
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAStream.h>
-
 #include "rmsnorm/cuda_types.cuh"
 #include "rmsnorm/forward_launch.cuh"
 #include "rmsnorm/rmsnorm.h"
@@ -11,26 +7,26 @@
 namespace my_ops {
 namespace {
 
-OutputType output_type(const at::Tensor& x, const at::Tensor& y) {
+OutputType output_type(const TensorView& x, const TensorView& y) {
   if (y.scalar_type() == x.scalar_type()) return OutputType::like_x;
-  if (y.scalar_type() == at::kFloat) return OutputType::float32;
-  return y.scalar_type() == at::kHalf ? OutputType::float16 : OutputType::bfloat16;
+  if (y.scalar_type() == ScalarType::Float) return OutputType::float32;
+  return y.scalar_type() == ScalarType::Half ? OutputType::float16 : OutputType::bfloat16;
 }
 
 }  // namespace
 
-void rmsnorm_forward_cuda(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight,
-                          const RMSNormOptions& options, const at::Tensor& y,
-                          const at::Tensor& sum) {
+void rmsnorm_forward_cuda(const TensorView& x, const TensorView& residual, const TensorView& weight,
+                          const RMSNormOptions& options, const TensorView& y,
+                          const TensorView& sum) {
   rmsnorm_dispatch(x, weight, [&](auto x_zero, auto w_zero) {
     using x_t = typename CudaType<decltype(x_zero)>::type;
     using w_t = typename CudaType<decltype(w_zero)>::type;
     ForwardArgs<x_t, w_t> args = {};
-    args.x = static_cast<const x_t*>(x.const_data_ptr());
-    args.residual = cuda_data_or_null<const x_t>(residual);
-    args.weight = cuda_data_or_null<const w_t>(weight);
+    args.x = x.const_data_ptr<x_t>();
+    args.residual = residual.const_data_ptr<x_t>();
+    args.weight = weight.const_data_ptr<w_t>();
     args.y = y.mutable_data_ptr();
-    args.sum = cuda_data_or_null<x_t>(sum);
+    args.sum = sum.mutable_data_ptr<x_t>();
     args.x_layout = row_layout(x);
     if (residual.defined()) args.residual_layout = row_layout(residual);
     args.H = x.size(-1);
@@ -41,14 +37,16 @@ void rmsnorm_forward_cuda(const at::Tensor& x, const at::Tensor& residual, const
     args.output_type = output_type(x, y);
 
     constexpr int kChunk = kChunkElements<x_t>;
-    const auto config = forward_config(args.H, kChunk, device_limits());
-    at::Tensor partial_sums;
+    const auto config = forward_config(
+        args.H, kChunk,
+        device_limits(rmsnorm_forward_staged_kernel<x_t, w_t, Access::packs, false>));
+    OwnedTensor partial_sums;
     if (config.kind == ForwardKind::two_launches) {
-      partial_sums = at::empty({args.rows, config.slices}, x.options().dtype(at::kDouble));
-      args.partial_sums = partial_sums.mutable_data_ptr<double>();
+      partial_sums = OwnedTensor::empty(args.rows * config.slices, ScalarType::Double);
+      args.partial_sums = partial_sums.data_ptr<double>();
     }
     const bool aligned = rows_aligned(kChunk, x, residual, weight, y, sum);
-    C10_CUDA_CHECK(launch_forward(args, config, aligned, c10::cuda::getCurrentCUDAStream()));
+    MY_OPS_CUDA_CHECK(launch_forward(args, config, aligned, current_stream()));
   });
 }
 

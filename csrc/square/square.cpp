@@ -18,26 +18,6 @@ constexpr const char* kDtypes =
     "int8, int16, int32, int64, uint8, float16, bfloat16, float32, float64, complex64 or "
     "complex128";
 
-// The dtypes of SQUARE_DISPATCH.
-bool has_kernel(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kByte:
-    case at::kChar:
-    case at::kShort:
-    case at::kInt:
-    case at::kLong:
-    case at::kHalf:
-    case at::kBFloat16:
-    case at::kFloat:
-    case at::kDouble:
-    case at::kComplexFloat:
-    case at::kComplexDouble:
-      return true;
-    default:
-      return false;
-  }
-}
-
 // `tensor`, or a copy of it, in the memory order of `like`: the kernels walk memory, not indices.
 at::Tensor in_layout_of(const at::Tensor& tensor, const at::Tensor& like) {
   if (tensor.strides() == like.strides()) return tensor;
@@ -62,7 +42,8 @@ void square_inplace_autograd(at::Tensor& x) {
 at::Tensor square_forward(const at::Tensor& x) {
   check_device("square", "x", x);
   const bool is_bool = x.scalar_type() == at::kBool;
-  MY_OPS_CHECK(is_bool || has_kernel(x.scalar_type()), "square", "x", kDtypes, x.scalar_type());
+  MY_OPS_CHECK(is_bool || has_dtype(SquareTypes(), x.scalar_type()), "square", "x", kDtypes,
+               x.scalar_type());
   const OperatorGuard guard(x);
   if (is_bool) return x.to(at::kLong);  // as torch: True ** 2 is an integer
   auto y = at::empty_like(x);
@@ -73,7 +54,7 @@ at::Tensor square_forward(const at::Tensor& x) {
 
 void square_inplace(at::Tensor& x) {
   check_device("square_", "x", x);
-  MY_OPS_CHECK(has_kernel(x.scalar_type()), "square_", "x", kDtypes, x.scalar_type());
+  MY_OPS_CHECK(has_dtype(SquareTypes(), x.scalar_type()), "square_", "x", kDtypes, x.scalar_type());
   MY_OPS_CHECK(at::has_internal_overlap(x) != at::MemOverlap::Yes, "square_", "x",
                "memory of its own for each element (clone() it first)", "strides ", x.strides());
   x.unsafeGetTensorImpl()->bump_version();  // autograd refuses to use an x saved before this
@@ -88,8 +69,8 @@ void square_inplace(at::Tensor& x) {
 
 at::Tensor square_backward(const at::Tensor& grad, const at::Tensor& x) {
   check_device("square_backward", "x", x);
-  MY_OPS_CHECK(has_kernel(x.scalar_type()) && !at::isIntegralType(x.scalar_type(), true),
-               "square_backward", "x", "a floating-point or complex dtype", x.scalar_type());
+  MY_OPS_CHECK(has_dtype(SquareFloats(), x.scalar_type()), "square_backward", "x",
+               "a floating-point or complex dtype", x.scalar_type());
   check_same_device("square_backward", "grad", grad, "x", x);
   check_same_dtype("square_backward", "grad", grad, "x", x);
   check_same_shape("square_backward", "grad", grad, "x", x);

@@ -7,17 +7,16 @@
 // 16-bit types are computed in float32 and rounded once; integers wrap.
 #pragma once
 
-#include <ATen/Dispatch.h>
-#include <ATen/core/Tensor.h>
-
-// The dtypes of the kernels, for CPU and CUDA alike.
-#define SQUARE_DISPATCH(dtype, ...) \
-  AT_DISPATCH_ALL_TYPES_AND_COMPLEX_AND2(at::kHalf, at::kBFloat16, dtype, "square", __VA_ARGS__)
-#define SQUARE_DISPATCH_DIFFERENTIABLE(dtype, ...)                                                \
-  AT_DISPATCH_FLOATING_AND_COMPLEX_TYPES_AND2(at::kHalf, at::kBFloat16, dtype, "square_backward", \
-                                              __VA_ARGS__)
+#include "common/dispatch.h"
+#include "common/tensor_view.h"
 
 namespace my_ops {
+
+// What the kernels are made for, on the CPU and on CUDA alike.
+using SquareFloats =
+    Types<float, double, c10::Half, c10::BFloat16, c10::complex<float>, c10::complex<double>>;
+using SquareTypes = Types<uint8_t, int8_t, int16_t, int32_t, int64_t, float, double, c10::Half,
+                          c10::BFloat16, c10::complex<float>, c10::complex<double>>;
 
 // The operators: checks, allocation, choice of the device (square.cpp).
 at::Tensor square_forward(const at::Tensor& x);
@@ -25,9 +24,9 @@ void square_inplace(at::Tensor& x);
 at::Tensor square_backward(const at::Tensor& grad, const at::Tensor& x);
 
 // The kernels. All tensors are dense and have equal strides; `y` may be `x`.
-void square_forward_cpu(const at::Tensor& x, at::Tensor& y);
-void square_forward_cuda(const at::Tensor& x, at::Tensor& y);
-void square_backward_cpu(const at::Tensor& grad, const at::Tensor& x, at::Tensor& grad_x);
-void square_backward_cuda(const at::Tensor& grad, const at::Tensor& x, at::Tensor& grad_x);
+void square_forward_cpu(const TensorView& x, const TensorView& y);
+void square_forward_cuda(const TensorView& x, const TensorView& y);
+void square_backward_cpu(const TensorView& grad, const TensorView& x, const TensorView& grad_x);
+void square_backward_cuda(const TensorView& grad, const TensorView& x, const TensorView& grad_x);
 
 }  // namespace my_ops

@@ -9,8 +9,9 @@ namespace my_ops {
 // Elements that are worth a thread: 32768 take about 10 us.
 constexpr int64_t kGrainElements = 32768;
 
-void square_forward_cpu(const at::Tensor& x, at::Tensor& y) {
-  SQUARE_DISPATCH(x.scalar_type(), [&] {
+void square_forward_cpu(const TensorView& x, const TensorView& y) {
+  dispatch(SquareTypes(), x.scalar_type(), [&](auto zero) {
+    using scalar_t = decltype(zero);
     const auto* x_data = x.const_data_ptr<scalar_t>();
     auto* y_data = y.mutable_data_ptr<scalar_t>();
     at::parallel_for(0, x.numel(), kGrainElements, [&](int64_t begin, int64_t end) {
@@ -19,8 +20,9 @@ void square_forward_cpu(const at::Tensor& x, at::Tensor& y) {
   });
 }
 
-void square_backward_cpu(const at::Tensor& grad, const at::Tensor& x, at::Tensor& grad_x) {
-  SQUARE_DISPATCH_DIFFERENTIABLE(x.scalar_type(), [&] {
+void square_backward_cpu(const TensorView& grad, const TensorView& x, const TensorView& grad_x) {
+  dispatch(SquareFloats(), x.scalar_type(), [&](auto zero) {
+    using scalar_t = decltype(zero);
     const auto* grad_data = grad.const_data_ptr<scalar_t>();
     const auto* x_data = x.const_data_ptr<scalar_t>();
     auto* grad_x_data = grad_x.mutable_data_ptr<scalar_t>();

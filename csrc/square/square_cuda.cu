@@ -70,15 +70,17 @@ void square_cuda(const scalar_t* grad, const scalar_t* x, scalar_t* y, int64_t n
 
 }  // namespace
 
-void square_forward_cuda(const at::Tensor& x, at::Tensor& y) {
-  SQUARE_DISPATCH(x.scalar_type(), [&] {
+void square_forward_cuda(const TensorView& x, const TensorView& y) {
+  dispatch(SquareTypes(), x.scalar_type(), [&](auto zero) {
+    using scalar_t = decltype(zero);
     square_cuda<false, scalar_t>(nullptr, x.const_data_ptr<scalar_t>(),
                                  y.mutable_data_ptr<scalar_t>(), x.numel());
   });
 }
 
-void square_backward_cuda(const at::Tensor& grad, const at::Tensor& x, at::Tensor& grad_x) {
-  SQUARE_DISPATCH_DIFFERENTIABLE(x.scalar_type(), [&] {
+void square_backward_cuda(const TensorView& grad, const TensorView& x, const TensorView& grad_x) {
+  dispatch(SquareFloats(), x.scalar_type(), [&](auto zero) {
+    using scalar_t = decltype(zero);
     square_cuda<true, scalar_t>(grad.const_data_ptr<scalar_t>(), x.const_data_ptr<scalar_t>(),
                                 grad_x.mutable_data_ptr<scalar_t>(), x.numel());
   });

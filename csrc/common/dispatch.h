@@ -1,0 +1,27 @@
+// From a dtype, known at run time, to the C++ type that stores it. Host only.
+#pragma once
+
+#include "common/tensor_view.h"
+
+namespace my_ops {
+
+template <typename... T>
+struct Types {};
+
+template <typename... T>
+constexpr bool has_dtype(Types<T...>, ScalarType dtype) {
+  return ((dtype == c10::CppTypeToScalarType<T>::value) || ...);
+}
+
+[[noreturn]] void raise_no_kernel(ScalarType dtype);
+
+// Calls function(T()) with the one of the types that `dtype` stands for. As AT_DISPATCH, without
+// its headers and without a macro; operators have checked the dtype before.
+template <typename... T, typename Function>
+void dispatch(Types<T...>, ScalarType dtype, const Function& function) {
+  const bool found =
+      ((dtype == c10::CppTypeToScalarType<T>::value && (function(T()), true)) || ...);
+  if (!found) raise_no_kernel(dtype);
+}
+
+}  // namespace my_ops
