@@ -169,3 +169,18 @@ def test_an_assignment_to_data_is_refused(device):
         for value in (other, other.dequantize()):
             with pytest.raises(RuntimeError, match="FP4Tensor: data: expected copy_"):
                 weight.data = value
+
+
+@pytest.mark.parametrize("M", [3, 40])
+@pytest.mark.parametrize("format", FORMATS)
+def test_products_of_rows_that_lie_apart(device, format, M):
+    """Every second row, of a matrix and of a batch of them; large enough for each kernel."""
+    w = fp4_quantize(torch.randn(2060, 1024, device=device), format)
+    x = torch.randn(M, 1024, dtype=torch.bfloat16, device=device)
+    apart, dense = w[::2], fp4_quantize(w.dequantize()[::2].contiguous(), format, amax=w.amax)
+    assert torch.equal(apart.packed, dense.packed)
+    assert torch.equal(my_ops.fp4_linear(x, apart), my_ops.fp4_linear(x, dense))
+    batch = fp4_quantize(torch.randn(2, 5, 1024, device=device), format)[:, ::2]
+    y = my_ops.fp4_matmul(batch, apart.t(), format)
+    expected = batch.dequantize().double() @ apart.dequantize().double().t()
+    torch.testing.assert_close(y.double(), expected, rtol=1e-4, atol=1e-3)
