@@ -120,7 +120,7 @@ class _ShardsFP4Linear:
 class ColwiseParallel(_ShardsFP4Linear, parallel.ColwiseParallel):
     """torch's ColwiseParallel for FP4Linear, too: each process has some of the out_features.
 
-    Its bytes are those of the whole layer, and on a CPU with 16 columns or more for a process so are
+    Its bytes are those of the whole layer; on a CPU, with 16 columns or more for a process, so are
     the bits of the result. Elsewhere the number of columns may decide the order of a sum. Arguments
     and other modules: see :class:`torch.distributed.tensor.parallel.ColwiseParallel`.
     """
