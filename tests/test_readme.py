@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import types
 from importlib import metadata
 from pathlib import Path
 
@@ -25,9 +26,10 @@ def blocks(page: Path, language: str) -> list[tuple[int, str]]:
 def test_python_of_a_page_runs(page, tmp_path, monkeypatch):
     """The blocks of a page one after the other, as a reader would type them."""
     monkeypatch.chdir(tmp_path)
-    names = {"__name__": "__main__"}
+    module = types.ModuleType("page")  # a real one: Dynamo looks globals up in sys.modules
+    monkeypatch.setitem(sys.modules, "page", module)
     for line, code in blocks(page, "python"):
-        exec(compile("\n" * line + code, str(page), "exec"), names)
+        exec(compile("\n" * line + code, str(page), "exec"), vars(module))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
