@@ -184,3 +184,13 @@ def test_products_of_rows_that_lie_apart(device, format, M):
     y = my_ops.fp4_matmul(batch, apart.t(), format)
     expected = batch.dequantize().double() @ apart.dequantize().double().t()
     torch.testing.assert_close(y.double(), expected, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("factors", [{"beta": 0.5}, {"alpha": 2}, {"beta": 0, "alpha": -1}])
+@pytest.mark.parametrize("shape", [(5,), (3, 5), (1, 5)])
+def test_addmm_with_factors(device, shape, factors):
+    """Only the plain sum has a kernel of its own: it must not take these."""
+    q, x = fp4_quantize(torch.randn(5, 48, device=device)), torch.randn(3, 48, device=device)
+    bias = torch.randn(shape, device=device)
+    expected = torch.addmm(bias, x, q.dequantize().t(), **factors)
+    torch.testing.assert_close(torch.addmm(bias, x, q.t(), **factors), expected)
