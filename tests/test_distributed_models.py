@@ -88,6 +88,7 @@ def test_fp4_linear_column_and_row_wise(mesh):
         weight, whole = getattr(model, name).weight, getattr(alone, name).weight
         assert weight.packed.to_local().shape == (rows, columns // 2)
         assert weight.scale_bytes.to_local().shape == (rows, columns // 16)
+        assert getattr(model, name).bias.to_local().shape == (rows,)
         assert weight.shape == whole.shape and not weight.requires_grad
         assert_same_bytes(gather_fp4(weight), whole)
     expected = alone.up(x)
