@@ -1,5 +1,6 @@
 """The package in threads, copies, other processes and other orders of import; its types."""
 
+import ast
 import copy
 import inspect
 import io
@@ -120,6 +121,32 @@ def test_public_functions_say_their_types(name, function):
     parameters = [p for p in inspect.signature(function).parameters if p not in ("self", "cls")]
     untyped = {"device", "options", "args", "kwargs"}  # what PyTorch takes, handed on
     assert set(parameters) - untyped <= hints.keys() and "return" in hints
+
+
+def signature(source: str) -> list:
+    """Of a function in Python's syntax: names, defaults, which are tensors, which may be None."""
+    (function,) = ast.parse(f"def {source}: ...").body
+    arguments = function.args.args
+    missing = [ast.Name("required")] * (len(arguments) - len(function.args.defaults))
+    types = [ast.unparse(a.annotation) for a in arguments] + [ast.unparse(function.returns)]
+    return [
+        [a.arg for a in arguments],
+        [ast.unparse(default) for default in missing + function.args.defaults],
+        [(t.count("Tensor"), "None" in t or "Optional" in t) for t in types],
+    ]
+
+
+STUB = ast.parse((ROOT / "my_ops" / "_C.pyi").read_text())
+
+
+@pytest.mark.parametrize(
+    "function", [f for f in STUB.body if isinstance(f, ast.FunctionDef)], ids=lambda f: f.name
+)
+def test_stub_has_the_signature_of_the_binding(function):
+    """Which stubtest cannot see: pybind11 writes it into the docstring."""
+    bound = getattr(my_ops._C, function.name).__doc__.splitlines()[0]
+    written = ast.unparse(function).removeprefix("def ").removesuffix(":\n    ...")
+    assert signature(written) == signature(bound)
 
 
 def test_typed_program_runs():
