@@ -48,6 +48,25 @@ def check_stream_and_graph(step, x):
         assert torch.equal(captured, step())
 
 
+def check_gradients_in_graph(step, x):
+    """`step()`, which returns gradients too, makes nobody wait, and reads x again when replayed."""
+    stream = torch.cuda.Stream()  # backward runs on the stream of forward
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        step()
+    stream.synchronize()
+    with no_synchronization():
+        step()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+    with torch.no_grad():
+        x.normal_()
+    graph.replay()
+    for one, other in zip(captured, step(), strict=True):
+        assert torch.equal(one, other)
+
+
 def opcheck_dtype(op, args):
     """What of opcheck depends on a dtype: for dtypes after the first, which is traced as well."""
     opcheck(op, args, test_utils=("test_schema", "test_faketensor"))

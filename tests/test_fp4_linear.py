@@ -6,7 +6,7 @@ import io
 import pytest
 import torch
 from fp4_reference import DTYPES, FORMATS, values
-from helpers import message, no_synchronization
+from helpers import check_gradients_in_graph, message
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.library import opcheck
@@ -265,21 +265,7 @@ def test_no_synchronization_and_graph_capture(M):
         y = my_ops.fp4_linear(x, q, bias)
         return y.detach(), *torch.autograd.grad(y.float().pow(2).sum(), (x, bias))
 
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        step()
-    stream.synchronize()
-    with no_synchronization():
-        step()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = step()
-    with torch.no_grad():
-        x.normal_()
-    graph.replay()
-    for one, other in zip(captured, step(), strict=True):
-        assert torch.equal(one, other)
+    check_gradients_in_graph(step, x)
 
 
 def test_gradient_of_sum_and_other_layouts(device):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from fp4_reference import DTYPES, FORMATS, values
-from helpers import message, no_synchronization
+from helpers import check_gradients_in_graph, message
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.library import opcheck
@@ -607,21 +607,7 @@ def test_no_synchronization_and_graph_capture():
         y = my_ops.fp4_matmul(a, b)
         return y.detach(), *torch.autograd.grad(y.pow(2).sum(), leaves)
 
-    stream = torch.cuda.Stream()  # backward runs on the stream of forward
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        step()
-    stream.synchronize()
-    with no_synchronization():
-        step()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = step()
-    with torch.no_grad():
-        a.normal_()
-    graph.replay()
-    for one, other in zip(captured, step(), strict=True):
-        assert torch.equal(one, other)
+    check_gradients_in_graph(step, a)
 
 
 @settings(max_examples=60, deadline=None)

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 from fp4_reference import DTYPES, FORMATS, values
-from helpers import assert_same_bytes, message, no_synchronization
+from helpers import assert_same_bytes, check_gradients_in_graph, message
 from torch._dynamo.utils import counters
 from torch.library import opcheck
 from torch.nn import functional as F
@@ -392,19 +392,7 @@ def test_no_synchronization_and_graph_capture(rht):
         y = fp4_matmul(a, b, backward="fp4", rht=rht, seed=3)
         return torch.autograd.grad(y.pow(2).sum(), (a, b))
 
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        step()
-    stream.synchronize()
-    with no_synchronization():
-        step()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = step()
-    with torch.no_grad():
-        a.normal_()
-    graph.replay()
-    assert all(map(torch.equal, captured, step()))
+    check_gradients_in_graph(step, a)
 
 
 # ---- The module ----

@@ -108,13 +108,20 @@ def norms(draw):
     return x, residual, weight, draw(samples(shape, [options["out_dtype"] or dtype])), options
 
 
+def exact_options(x, options):
+    """The options with the number that eps=None stands for."""
+    eps, *others = options.values()
+    return torch.finfo(
+        torch.promote_types(x.dtype, torch.float32)
+    ).eps if eps is None else eps, *others
+
+
 @DEVICES
 @given(call=norms())
 def test_rmsnorm(device, call):
     *samples, options = call
     x, residual, weight, _ = (None if s is None else s.tensor(device) for s in samples)
-    eps, offset, out_dtype = options.values()
-    eps = torch.finfo(torch.promote_types(x.dtype, torch.float32)).eps if eps is None else eps
+    eps, offset, out_dtype = exact_options(x, options)
 
     def run(x, residual, weight):
         y = my_ops.rmsnorm(x, weight, **options)
@@ -133,8 +140,7 @@ def test_rmsnorm(device, call):
 def test_rmsnorm_gradients(device, call):
     *samples, options = call
     x, residual, weight, grad = (None if s is None else s.tensor(device) for s in samples)
-    eps, offset, _ = options.values()
-    eps = torch.finfo(torch.promote_types(x.dtype, torch.float32)).eps if eps is None else eps
+    eps, offset, _ = exact_options(x, options)
 
     def ours(x, weight=None):
         return my_ops.rmsnorm(x, weight, **options)

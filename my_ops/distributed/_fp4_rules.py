@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from my_ops._fp4_scales import BLOCK_SIZE
 from my_ops.distributed._operands import Dense, Packed, call, local_amax
+from my_ops.distributed._placements import product, product_over_rows
 from my_ops.ops._fp4_checks import blocks
 
 _R = Replicate()
@@ -33,18 +34,6 @@ def _rule(name):
 def _same(dims, operands=1):
     """Options: results and operands replicated, or all sharded in one of the dimensions."""
     return [(p,) * (1 + operands) for p in (_R, *map(Shard, dims))]
-
-
-def _product(ndim: int, kept: int, summed: int):
-    """Options of a product [..., C] x matrix -> [..., D]: rows of the left operand of `ndim`
-    dimensions, columns of the result, a part of the sum. `kept` (D) and `summed` (C) are the
-    dimensions of the matrix."""
-    last = ndim - 1
-    return [
-        *((p, p, _R) for p in (_R, *map(Shard, range(last)))),
-        (Shard(last), _R, Shard(kept)),
-        (Partial(), Shard(last), Shard(summed)),
-    ]
 
 
 @_rule("fp4_amax")
@@ -108,7 +97,7 @@ def _linear(operator, x, packed, scale, amax, shape, transposed, bias, format):
     last = x.ndim - 1
     options = [
         (y, *others, Shard(0) if y == Shard(last) else y if y.is_partial() else _R)
-        for y, *others in _product(x.ndim, kept=0, summed=1)
+        for y, *others in product(x.ndim, kept=0, contracted=1)
     ]
     weight = Packed("weight", packed, scale, amax, shape, transposed, format)
     operands = [Dense("x", x), weight, Dense("bias", bias)]
@@ -119,7 +108,7 @@ def _linear(operator, x, packed, scale, amax, shape, transposed, bias, format):
 def _matmul(operator, *arguments):
     *parts, format, dtype = arguments
     a, b = Packed("a", *parts[:5], format), Packed("b", *parts[5:], format)
-    options = _product(len(a.stored_shape), kept=1, summed=0)
+    options = product(len(a.stored_shape), kept=1, contracted=0)
     shape = [*a.shape[:-1], b.shape[1]]
     return call("fp4_matmul", _with(operator, format, dtype), [a, b], options, [shape])
 
@@ -128,7 +117,7 @@ def _matmul(operator, *arguments):
 def _matmul_backward_A(operator, grad, *arguments):
     *parts, format, dtype = arguments
     operands = [Dense("grad", grad), Packed("b", *parts, format)]
-    options = _product(grad.ndim, kept=0, summed=1)
+    options = product(grad.ndim, kept=0, contracted=1)
     shape = [*grad.shape[:-1], operands[1].shape[0]]
     return call("fp4_matmul_backward_A", _with(operator, format, dtype), operands, options, [shape])
 
@@ -137,13 +126,7 @@ def _matmul_backward_A(operator, grad, *arguments):
 def _matmul_backward_B(operator, *arguments):
     *parts, grad, format, dtype = arguments
     operands = [Packed("a", *parts, format), Dense("grad", grad)]
-    last = grad.ndim - 1
-    options = [
-        (_R, _R, _R),
-        *((Partial(), Shard(d), Shard(d)) for d in range(last)),
-        (Shard(0), Shard(last), _R),
-        (Shard(1), _R, Shard(last)),
-    ]
+    options = product_over_rows(grad.ndim)
     shape = [operands[0].shape[-1], grad.shape[-1]]
     return call("fp4_matmul_backward_B", _with(operator, format, dtype), operands, options, [shape])
 

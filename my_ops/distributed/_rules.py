@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import torch
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.experimental import register_sharding
 
+from my_ops.distributed._placements import product, product_over_rows, rows, summed
 from my_ops.ops._fp4_checks import raise_expected
 
 _ops = torch.ops.my_ops
@@ -40,11 +41,6 @@ def _square_inplace(cls, operator, types, args, kwargs):
 torch.library.register_torch_dispatch("my_ops::square_inplace", DTensor, _square_inplace)
 
 
-def _rows(ndim):
-    """Replicated, or sharded in one of the dimensions that count rows."""
-    return [Replicate(), *(Shard(d) for d in range(ndim - 1))]
-
-
 def _if_given(argument, placement):
     return None if argument is None else placement
 
@@ -52,64 +48,48 @@ def _if_given(argument, placement):
 @register_sharding([_ops.rmsnorm_forward.default, _ops.rmsnorm.default])
 def _rmsnorm(x, *others):  # the named operator comes without the arguments that were left out
     weight = [_if_given(w, Replicate()) for w in others[:1]]
-    return [([p], [p, *weight, *_options(*others[1:])]) for p in _rows(x.ndim)]
+    return [([p], [p, *weight, *_options(*others[1:])]) for p in rows(x.ndim)]
 
 
 @register_sharding(_ops.add_rmsnorm_forward.default)
 def _add_rmsnorm(x, residual, weight, *others):
     w = _if_given(weight, Replicate())
-    return [([p, p], [p, p, w, *_options(*others)]) for p in _rows(x.ndim)]
-
-
-def _summed(placement):
-    """What a sum over rows is where the rows have this placement."""
-    return Replicate() if placement.is_replicate() else Partial()
+    return [([p, p], [p, p, w, *_options(*others)]) for p in rows(x.ndim)]
 
 
 @register_sharding(_ops.rmsnorm_backward.default)
 def _rmsnorm_backward(grad, grad_sum, x, weight, *others):
     return [
-        ([p, _summed(p)], [p, _if_given(grad_sum, p), p, Replicate(), *_options(*others)])
-        for p in _rows(x.ndim)
+        ([p, summed(p)], [p, _if_given(grad_sum, p), p, Replicate(), *_options(*others)])
+        for p in rows(x.ndim)
     ]
 
 
 @register_sharding(_ops.rmsnorm_backward_x.default)
 def _rmsnorm_backward_x(grad, grad_sum, x, weight, *others):
     w = _if_given(weight, Replicate())
-    return [([p], [p, _if_given(grad_sum, p), p, w, *_options(*others)]) for p in _rows(x.ndim)]
+    return [([p], [p, _if_given(grad_sum, p), p, w, *_options(*others)]) for p in rows(x.ndim)]
 
 
 @register_sharding(_ops.rmsnorm_backward_weight.default)
 def _rmsnorm_backward_weight(grad, x, weight, *others):
-    return [([_summed(p)], [p, p, Replicate(), *_options(*others)]) for p in _rows(x.ndim)]
+    return [([summed(p)], [p, p, Replicate(), *_options(*others)]) for p in rows(x.ndim)]
+
+
+def _with_precision(options):
+    return [([result], [*operands, None]) for result, *operands in options]
 
 
 @register_sharding([_ops.matmul_forward.default, _ops.matmul.default])
 def _matmul(A, B, precision):
-    last = A.ndim - 1
-    return [
-        *(([p], [p, Replicate(), None]) for p in _rows(A.ndim)),
-        ([Shard(last)], [Replicate(), Shard(1), None]),
-        ([Partial()], [Shard(last), Shard(0), None]),
-    ]
+    return _with_precision(product(A.ndim, kept=1, contracted=0))
 
 
 @register_sharding(_ops.matmul_backward_A.default)
 def _matmul_backward_A(grad, B, precision):
-    last = grad.ndim - 1
-    return [
-        *(([p], [p, Replicate(), None]) for p in _rows(grad.ndim)),
-        ([Shard(last)], [Replicate(), Shard(0), None]),
-        ([Partial()], [Shard(last), Shard(1), None]),
-    ]
+    return _with_precision(product(grad.ndim, kept=0, contracted=1))
 
 
 @register_sharding(_ops.matmul_backward_B.default)
 def _matmul_backward_B(A, grad, precision):
-    last = A.ndim - 1
-    return [
-        *(([_summed(p)], [p, p, None]) for p in _rows(A.ndim)),
-        ([Shard(0)], [Shard(last), Replicate(), None]),
-        ([Shard(1)], [Replicate(), Shard(last), None]),
-    ]
+    return _with_precision(product_over_rows(A.ndim))

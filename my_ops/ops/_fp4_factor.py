@@ -36,22 +36,28 @@ def tensor_amax(x: Tensor, format: str) -> Tensor | None:
     return _amax(x) if format == "nvfp4" else None
 
 
-def quantized(x: Tensor, amax: Tensor | None, format: str, block2d: bool = False) -> PackedFactor:
-    """x [..., K], rounded to the nearest, in blocks along K."""
-    packed, scale_bytes = _quantize(x, amax, format, "floor", "nearest", 0, block2d)
-    return PackedFactor(packed, scale_bytes, amax, x.shape, False)
+def quantized(
+    x: Tensor, amax: Tensor | None, format: str, block2d: bool = False, transposed: bool = False
+) -> PackedFactor:
+    """x, rounded to the nearest, in blocks along its last dimension or, `transposed`, its first
+    of two."""
+    stored = x.t() if transposed else x
+    codes, scale_bytes = _quantize(stored, amax, format, "floor", "nearest", 0, block2d)
+    return PackedFactor._make((codes, scale_bytes, amax, x.shape, transposed))
 
 
 def packed(
     x: Tensor, format: str, needs_gradient: bool, transposed: bool = False, block2d: bool = False
 ) -> PackedFactor:
-    """A dense operand in blocks along its last dimension or, `transposed`, its first of two."""
+    """A dense operand of the product, with an amax of its own."""
     if needs_gradient:
         x = without_gradient(x)
-    amax = _amax(x) if format == "nvfp4" else None
-    stored = x.t() if transposed else x
-    codes, scale_bytes = _quantize(stored, amax, format, "floor", "nearest", 0, bool(block2d))
-    return PackedFactor._make((codes, scale_bytes, amax, x.shape, transposed))
+    return quantized(x, tensor_amax(x, format), format, block2d, transposed)
+
+
+def rows(x: Tensor) -> Tensor:
+    """x [..., K] as a matrix."""
+    return x.flatten(0, -2) if x.dim() > 1 else x[None]
 
 
 def without_gradient(x: Tensor) -> Tensor:

@@ -12,17 +12,12 @@ element of a block is cut off (in NVFP4, whose block scales round to the nearest
 import torch
 from torch import Tensor
 
-from my_ops.fp4_tensor import BLOCK_SIZE, FP4Tensor
-from my_ops.ops._fp4_checks import (
-    blocks,
-    check_amax,
-    check_name,
-    raise_expected,
-    signed_seed,
-)
+from my_ops.fp4_tensor import FP4Tensor
+from my_ops.ops._fp4_checks import raise_expected, signed_seed
 from my_ops.ops._fp4_factor import (
     PackedFactor,
     quantized,
+    rows,
     save_factors,
     saved_factors,
     tensor_amax,
@@ -30,6 +25,7 @@ from my_ops.ops._fp4_factor import (
 )
 from my_ops.ops._fp4_first_order import first_order
 from my_ops.ops._function import check, distinct, fast_apply, needs_function, raw_operator
+from my_ops.ops.fp4 import quantize_fake
 
 _forward = raw_operator("fp4_matmul_forward")
 _dequantize = raw_operator("fp4_dequantize")
@@ -80,7 +76,7 @@ def fp4_training_matmul(
     """The product of left and right; its gradients are those of a and b."""
     a_along_M = b_along_N = PackedFactor(None, None, None, (), False)  # type: ignore[arg-type]
     if needs_function(b):
-        columns = _rows(_values(a)).t()
+        columns = rows(_values(a)).t()
         if rht:
             a_along_M = quantized(*_transformed(columns, format), format)
         else:
@@ -132,7 +128,7 @@ def _gradients(
         right = b_packed, b_scale, b_amax, b_shape, b_transposed
         grad_a = _forward(*along_N, *right, format, a_dtype)
     if need_b:
-        columns = _rows(grad).t()
+        columns = rows(grad).t()
         columns, amax = _transformed(columns, format) if rht else (columns, amax)
         # Other random numbers than those of grad_A, whatever seeds other calls have (from 0 on).
         along_M = *_quantize_stochastic(columns, amax, format, ~seed), amax, columns.shape[::-1]
@@ -169,8 +165,9 @@ def _values(x: Tensor) -> Tensor:
     return values.mT if x.transposed else values
 
 
-def _rows(x: Tensor) -> Tensor:
-    return x.flatten(0, -2) if x.dim() > 1 else x[None]
+def _scale_mode(format: str) -> str:
+    """In MXFP4 that in which no element exceeds the largest code, which would cut it off."""
+    return "rceil" if format == "mxfp4" else "floor"
 
 
 # With a tensor as the seed, unlike fp4_quantize, so that a compiled graph does not hold a number.
@@ -180,20 +177,11 @@ def _rows(x: Tensor) -> Tensor:
     schema="(Tensor x, Tensor? amax, str format, Tensor seed) -> (Tensor, Tensor)",
 )
 def _quantize_stochastic(x, amax, format, seed):
-    # The mode of MXFP4 in which no element exceeds the largest code, which would cut it off.
-    scale_mode = "rceil" if format == "mxfp4" else "floor"
-    return _quantize(x, amax, format, scale_mode, "stochastic", seed.item(), False)
+    return _quantize(x, amax, format, _scale_mode(format), "stochastic", seed.item(), False)
 
 
 @_quantize_stochastic.register_fake
 def _(x, amax, format, seed):
     op = "fp4_quantize_stochastic"
-    check_name(op, "format", format, BLOCK_SIZE)
-    check_amax(op, "amax", amax, format, "x", x)
     check(seed.dtype == torch.int64, op, "seed", "int64", seed.dtype)
-    *leading, K = x.shape
-    packed, scale = (
-        x.new_empty((*leading, blocks(K, block)), dtype=torch.uint8)
-        for block in (2, BLOCK_SIZE[format])
-    )
-    return packed, scale
+    return quantize_fake(x, amax, format, _scale_mode(format), "stochastic", 0, op=op)

@@ -13,7 +13,7 @@ from my_ops.ops._fp4_checks import (
     check_tensor,
     raise_expected,
 )
-from my_ops.ops._fp4_factor import PackedFactor
+from my_ops.ops._fp4_factor import PackedFactor, rows
 from my_ops.ops._function import (
     autocast_dtype,
     distinct,
@@ -134,9 +134,9 @@ class FP4LinearFunction(torch.autograd.Function):
             dtype = None if grad.dtype == ctx.x_dtype else ctx.x_dtype
             grad_x = _linear(grad, right, None, factor, ctx.format, dtype)
         if ctx.needs_input_grad[1]:
-            grad_weight = _weight_gradient(_rows(grad).t(), _rows(x), weight.dtype)
+            grad_weight = _weight_gradient(rows(grad).t(), rows(x), weight.dtype)
         if ctx.needs_input_grad[2]:
-            grad_bias = _rows(grad).sum(0, dtype=torch.float32).to(ctx.bias_dtype)
+            grad_bias = rows(grad).sum(0, dtype=torch.float32).to(ctx.bias_dtype)
         return grad_x, grad_weight, grad_bias, *(None,) * 7
 
 
@@ -147,10 +147,6 @@ def _weight_gradient(grad: Tensor, x: Tensor, dtype: torch.dtype) -> Tensor:
     if wide != x.dtype and x.is_cuda and plain:
         return torch.mm(grad, x, out_dtype=wide).to(dtype)  # on tensor cores; no derivative
     return (grad.to(wide) @ x.to(wide)).to(dtype)
-
-
-def _rows(x: Tensor) -> Tensor:
-    return x.flatten(0, -2) if x.dim() > 1 else x[None]
 
 
 @torch.library.register_fake("my_ops::fp4_linear_forward")
