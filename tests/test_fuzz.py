@@ -111,9 +111,9 @@ def norms(draw):
 def exact_options(x, options):
     """The options with the number that eps=None stands for."""
     eps, *others = options.values()
-    return torch.finfo(
-        torch.promote_types(x.dtype, torch.float32)
-    ).eps if eps is None else eps, *others
+    if eps is None:
+        eps = torch.finfo(torch.promote_types(x.dtype, torch.float32)).eps
+    return eps, *others
 
 
 @DEVICES
