@@ -74,7 +74,8 @@ class Module(torch.nn.Module):
         self.others = torch.nn.ParameterList(others)
 
     def forward(self, *rows):
-        return self.function(*rows, *self.others)
+        others = tuple(self.others)  # Dynamo of torch 2.11 cannot unpack a ParameterList
+        return self.function(*rows, *others)
 
 
 class Block(torch.nn.Module):
