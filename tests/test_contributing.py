@@ -17,12 +17,14 @@ COPIED = "csrc my_ops tests benchmarks docs README.md CONTRIBUTING.md setup.py".
 
 BUILD = """
 from pathlib import Path
+from cuda_toolchain import LINK_FLAGS
 from torch.utils.cpp_extension import load
 csrc = Path("csrc").resolve()
 sources = [*csrc.glob("cube/*.cpp"), *csrc.glob("common/*.cpp"), Path("cube_module.cpp").resolve()]
 Path("room").mkdir()
 load("cube_room", list(map(str, sources)), build_directory=str(Path("room").resolve()),
-     extra_cflags=["-O0", "-Wall", "-Wextra", "-Werror"], extra_include_paths=[str(csrc)])
+     extra_cflags=["-O0", "-Wall", "-Wextra", "-Werror"], extra_ldflags=LINK_FLAGS,
+     extra_include_paths=[str(csrc)])
 """
 
 # The compiled module of this checkout has the other rooms.
@@ -52,7 +54,7 @@ def run(*command, cwd, **environment):
         text=True,
         check=False,
     )
-    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[:3000]
     return result.stdout
 
 
@@ -77,7 +79,7 @@ def test_copied_room_builds_and_passes_its_tests(tree):
         (tree / "my_ops" / module.name).symlink_to(module)
     bindings = bindings_of_cube((tree / "csrc" / "module.cpp").read_text())
     (tree / "cube_module.cpp").write_text(bindings)
-    run(sys.executable, "-c", BUILD, cwd=tree)
+    run(sys.executable, "-c", BUILD, cwd=tree, PYTHONPATH=str(ROOT / "tools"))
     with (tree / "my_ops" / "_load.py").open("a") as load:
         load.write(ADD_TO_COMPILED_MODULE)
     report = run(
