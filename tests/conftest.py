@@ -54,5 +54,8 @@ def pytest_runtest_setup(item):
 
 
 def pytest_configure():
-    # Two pytest processes on two cores: more threads only wait for each other.
-    torch.set_num_threads(1 if torch.get_num_threads() <= 2 else 4)
+    # Of two pytest processes on two cores, or 24 on 32, more threads only wait for each other.
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    torch.set_num_threads(1 if torch.get_num_threads() // processes <= 2 else 4)
+    # And each would start a pool of processes for Inductor, which takes longer than it saves.
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
