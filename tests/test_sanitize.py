@@ -18,8 +18,10 @@ import sanitize_cases  # noqa: E402
 def test_every_kernel_is_listed():
     sources = [path.read_text() for path in (ROOT / "csrc").rglob("*.cu*")]
     assert len(sanitize_cases.kernels()) == sum(len(re.findall("__global__", s)) for s in sources)
-    own_names = {name.split("::")[-1] for name in sanitize_cases.kernels()}
-    assert own_names >= sanitize.BULK_COPY_KERNELS
+    with_bulk_copies = {
+        p.name for p in (ROOT / "csrc").rglob("*.*") if "async.bulk" in p.read_text()
+    }
+    assert with_bulk_copies >= sanitize.BULK_COPY_FILES
     assert set(sanitize_cases.kernels().values()) <= set(sanitize.ROOMS)
     assert tuple(sanitize_cases.ROOMS) == sanitize.ROOMS
     assert {"simt::sum_slices_kernel", "tensor_core::sum_slices_kernel"} <= set(
@@ -53,10 +55,19 @@ INVALID = """========= COMPUTE-SANITIZER
 ========= ERROR SUMMARY: 1 error
 """
 RACE = """========= COMPUTE-SANITIZER
-========= Error: Race reported between Write access at void my_ops::{0}<float>(A)+0x90 in a.cuh:4
-=========     and Read access at void my_ops::{1}<float>(A)+0x100 in a.cuh:9 [508 hazards]
-=========
+========= Error: Race reported between Write access at {0}+0x90 in {1}:4
+=========     and Read access at void my_ops::load_run<(my_ops::A)1>(T2 (&)[T4])+0x10 in a.cuh:9
+=========     and Read access at {2}+0x100 in {3}:9 [508 hazards]
+=========\x20
 ========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)
+"""
+DIVERGENT = """========= COMPUTE-SANITIZER
+========= Barrier error detected. Divergent thread(s) in block.
+=========     at void my_ops::consume<my_ops::Tile<(int)6>, (int)1>(const A &)+0x10 in k.cuh:9
+=========     by thread (352,0,0) in block (8,0,0)
+=========         Device Frame: void my_ops::(anonymous namespace)::fp4_kernel<T>(A)+0x20 in k.cuh:9
+=========\x20
+========= ERROR SUMMARY: 1 error
 """
 
 
@@ -70,13 +81,27 @@ def test_logs():
         0,
     )
     assert judge("memcheck", CLEAN.replace("0 errors", "3 errors"), 0) == ("3 errors", 0)
-    bulk, plain = "matmul_wgmma_kernel", "matmul_simt_kernel"
-    assert judge("racecheck", RACE.format(bulk, bulk), 0) == ("", 1)
-    for kernels in ((plain, plain), (plain, bulk)):
-        failure, false_alarms = judge("racecheck", RACE.format(*kernels), 0)
-        assert failure.startswith("1 x Error: Race reported between Write access in matmul_")
-        assert false_alarms == 0
-    assert judge("synccheck", RACE.format(bulk, bulk), 0)[0]
+    assert judge("synccheck", DIVERGENT, 0) == (
+        "1 x Barrier error detected. Divergent thread(s) in block. in fp4_kernel",
+        0,
+    )
+
+
+def test_races():
+    """One with a bulk copy on one side is counted apart."""
+    judge = sanitize.judge
+    copy = "my_ops::sm90::bulk_copy(unsigned int, const void *)", "sm90_bulk_copy.cuh"
+    plain = "my_ops::Slice<(my_ops::A)1>::set(int, const my_ops::V<(int)4> &) const", "x_kernel.cuh"
+    assert judge("racecheck", RACE.format(*copy, *plain), 0) == ("", 1)
+    failure = "1 x Error: Race reported between Write access in Slice::set, load_run"
+    assert judge("racecheck", RACE.format(*plain, *plain), 0) == (failure, 0)
+    failure = (
+        "1 x Error: Race reported between Write access in Slice::set, load_run, sm90::bulk_copy"
+    )
+    assert judge("racecheck", RACE.format(*plain, *copy), 0) == (failure, 0)
+    all_copies = RACE.format(*plain, *copy).replace("a.cuh", copy[1])
+    assert judge("racecheck", all_copies, 0) == ("", 1)
+    assert judge("memcheck", all_copies, 0)[0]
 
 
 def test_a_failing_room_does_not_hide_the_next(tmp_path, monkeypatch, capsys):
