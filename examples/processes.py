@@ -41,6 +41,12 @@ MODEL_PLAN = {
 }
 
 
+def place_gradient(parameter: nn.Parameter) -> None:
+    """As the parameter is placed. Each process has a term of a norm's gradient, and terms are what
+    clip_grad_norm_ of torch 2.11 does not scale, silently."""
+    parameter.grad = parameter.grad.redistribute(placements=parameter.placements)
+
+
 @dataclass(frozen=True)
 class Processes:
     """The processes of a run, and how they share a model. Without a kind: this one alone."""
@@ -82,6 +88,8 @@ class Processes:
             parallelize_module(model, self.mesh, MODEL_PLAN)
             for block in model.blocks:
                 parallelize_module(block, self.mesh, BLOCK_PLAN)
+            for parameter in model.parameters():
+                parameter.register_post_accumulate_grad_hook(place_gradient)
         if self.kind == "fsdp":  # which collects the weights of a block when it is called
             for i, block in enumerate(model.blocks):
                 model.blocks[i] = torch.compile(block, fullgraph=True) if compiled else block
