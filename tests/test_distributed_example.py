@@ -17,12 +17,21 @@ EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
 
 def train(together, precision):
-    """Two steps: in the first one all but the head, which starts at zero, has no gradient."""
+    """In the first step all but the head, which starts at zero, has no gradient.
+
+    In fp32 the loss of the fourth shows a gradient that was clipped wrongly.
+    """
     import train_tiny_lm as example
 
     example.HELD_OUT_WINDOWS = 4
+    steps = 4 if precision == "fp32" else 2
     options = argparse.Namespace(
-        steps=2, seed=0, format="nvfp4", compile=False, precision=precision, parallel=together.kind
+        steps=steps,
+        seed=0,
+        format="nvfp4",
+        compile=False,
+        precision=precision,
+        parallel=together.kind,
     )
     text = example.Text.load(example.Shape.context)
     return example.train(example.my_ops_operators(options), text, together, options)
@@ -46,12 +55,11 @@ def train_together(mesh, parallel, precision):
     if not together.first:
         return
     alone = train_alone(device, precision)
-    # The processes of FSDP2 and DDP scale each half of a batch to four bits by itself.
-    by_halves = precision == "fp4" and parallel != "tp"
-    tolerance = 2e-3 if by_halves else 1e-4 if precision == "fp4" else 1e-5
+    # In FP4 the last bit of a sum can decide between two codes.
+    tolerance = 1e-5 if precision == "fp32" else 2e-3
     assert_close(run.losses, alone.losses, rtol=0, atol=tolerance)
     assert_close(run.held_out, alone.held_out, rtol=0, atol=tolerance)
-    if not by_halves:
+    if precision == "fp32":
         # A step of AdamW is as long (here 2e-4 to 5e-3) for a gradient close to zero, whose last
         # bits then show.
         weights = run.model.state_dict()
