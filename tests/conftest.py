@@ -59,3 +59,6 @@ def pytest_configure():
     torch.set_num_threads(1 if torch.get_num_threads() // processes <= 2 else 4)
     # And each would start a pool of processes for Inductor, which takes longer than it saves.
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    # As would be found by compiling for each of the CPU's vector units in turn. In torch 2.11 every
+    # trial imports torch, and all other processes wait: 24 of them for 100 s.
+    os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
