@@ -61,6 +61,8 @@ WERROR = os.environ.get("MY_OPS_WERROR") == "1"
 TORCH_HEADERS = [flag for path in include_paths() for flag in ("-isystem", path)]
 # Python's own flags ask for all debug information, a fifth of the compile time; lines are enough.
 CXX_FLAGS = ["-O3", "-g1", "-DNDEBUG", "-ffp-contract=off", "-Wall", "-Wextra", *TORCH_HEADERS]
+# torch's headers then declare the operators that they use, not all: 1 to 3 s less a file.
+CXX_FLAGS += ["-DAT_PER_OPERATOR_HEADERS"]
 NVCC_FLAGS = ["-O3", "-DNDEBUG", "-lineinfo", *TORCH_HEADERS]
 NVCC_FLAGS += ["-Xcompiler=-Wall,-Wextra,-ffp-contract=off"]
 

@@ -97,7 +97,7 @@ def test_messages_of_troubleshooting_are_those_of_the_sources():
     terms = re.findall(r"^`(.+)`\n:", page, flags=re.MULTILINE)
     of_torch = {
         "no kernel image is available for execution on the device",
-        "derivative for my_ops::square_forward is not implemented",
+        "derivative for my_ops::matmul_forward is not implemented",
         "it must override the setup_context staticmethod",
         "does not have a sharding strategy registered",
         "got mixed torch.Tensor and DTensor",

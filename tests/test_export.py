@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from operators import OPERATORS, Block, K, Module, as_list, assert_same_bits
+from operators import (
+    OPERATORS,
+    Block,
+    K,
+    Module,
+    as_list,
+    assert_same_bits,
+    forward_and_backward,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 ROWS = torch.export.Dim("rows", min=2)
@@ -33,6 +41,15 @@ def test_export(device, name, strict):
                 assert_same_bits(as_list(graph.module()(*x)), as_list(module(*x)))
     if name != "square_":  # which is written as a mutation, that decomposes into a copy
         assert any(str(node.target).startswith("my_ops.") for node in loaded.graph.nodes)
+
+
+@pytest.mark.parametrize("name", ["square", "rmsnorm", "add_rmsnorm"])
+def test_exported_graph_has_derivatives(device, name):
+    module = Module(name, device)
+    inputs = [x.requires_grad_() for x in OPERATORS[name].rows(6, device)]
+    program = torch.export.export(module, tuple(inputs)).module()
+    expected = forward_and_backward(module, inputs, module.parameters())
+    assert_same_bits(forward_and_backward(program, inputs, program.parameters()), expected)
 
 
 RUN_PACKAGE = """

@@ -76,6 +76,19 @@ def test_a_weight_in_training_is_not_quantized_inside_of_a_transform(device):
         torch.testing.assert_close(torch.vmap(function)(x), function(x))
 
 
+@pytest.mark.parametrize("name", ["square", "rmsnorm", "add_rmsnorm"])
+def test_compiled_autograd(device, name):
+    """Which traces the nodes of C++ into its graph."""
+    function = OPERATORS[name].function
+    inputs = OPERATORS[name].sample(6, device)
+    expected = forward_and_backward(function, inputs)
+    compiler = torch.compile(backend="aot_eager", fullgraph=True)
+    with torch._dynamo.compiled_autograd._enable(compiler):
+        outputs = as_list(function(*inputs))
+        torch.autograd.backward(outputs, cotangents(outputs))
+    assert_same_bits([*outputs, *(t.grad for t in inputs)], expected)
+
+
 @pytest.mark.parametrize("reentrant", [False, True])
 @pytest.mark.parametrize("name", OPERATORS)
 def test_checkpoint(device, name, reentrant):

@@ -35,7 +35,7 @@ ROWS = [  # feature, status, the test that shows it
     ),
     (
         "`torch.export`, strict or not",
-        "yes, for inference: what is exported has no derivative",
+        "yes; of what is exported only square and rmsnorm have derivatives",
         "test_export.py::test_export",
     ),
     (

@@ -1,7 +1,7 @@
 // What a kernel is given of a tensor. Host only.
 //
 // nvcc parses a .cu file once for the host and once more for every architecture, and the header of
-// at::Tensor takes seconds each time: .cu files see tensors through this one. tensor_view.cpp has
+// at::Tensor takes seconds each time: .cu files see tensors through this one. torch_bridge.cpp has
 // what needs the tensor itself.
 #pragma once
 

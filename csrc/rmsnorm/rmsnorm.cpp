@@ -1,11 +1,10 @@
-// rmsnorm: argument checks, allocation, choice of the device, registration.
+// rmsnorm: argument checks, allocation, choice of the device.
 #include "rmsnorm/rmsnorm.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
 #include "common/device.h"
-#include "common/register.h"
 #include "rmsnorm/rmsnorm_checks.h"
 
 namespace my_ops {
@@ -138,29 +137,6 @@ at::Tensor rmsnorm_backward_weight(const at::Tensor& grad, const at::Tensor& x,
                                    double weight_offset) {
   return std::get<1>(backward("rmsnorm_backward_weight", grad, std::nullopt, x, weight, eps,
                               weight_offset, false, true));
-}
-
-TORCH_LIBRARY_FRAGMENT(my_ops, library) {
-  define_op(library,
-            "rmsnorm_forward(Tensor x, Tensor? weight, float? eps, float weight_offset, "
-            "bool round_before_weight, str? out_dtype) -> Tensor",
-            &rmsnorm_forward);
-  define_op(library,
-            "add_rmsnorm_forward(Tensor x, Tensor residual, Tensor? weight, float? eps, "
-            "float weight_offset, bool round_before_weight, str? out_dtype) -> (Tensor, Tensor)",
-            &add_rmsnorm_forward);
-  define_op(library,
-            "rmsnorm_backward(Tensor grad, Tensor? grad_sum, Tensor x, Tensor weight, float? eps, "
-            "float weight_offset) -> (Tensor, Tensor)",
-            &rmsnorm_backward);
-  define_op(library,
-            "rmsnorm_backward_x(Tensor grad, Tensor? grad_sum, Tensor x, Tensor? weight, "
-            "float? eps, float weight_offset) -> Tensor",
-            &rmsnorm_backward_x);
-  define_op(library,
-            "rmsnorm_backward_weight(Tensor grad, Tensor x, Tensor weight, float? eps, "
-            "float weight_offset) -> Tensor",
-            &rmsnorm_backward_weight);
 }
 
 }  // namespace my_ops

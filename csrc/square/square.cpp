@@ -1,15 +1,13 @@
-// square: argument checks, allocation, choice of the device, registration.
+// square: argument checks, allocation, choice of the device, derivatives, registration.
 #include "square/square.h"
 
 #include <ATen/MemoryOverlap.h>
-#include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty_like.h>
-#include <c10/core/GradMode.h>
 
 #include "common/checks.h"
 #include "common/device.h"
-#include "common/register.h"
+#include "common/differentiable.h"
 
 namespace my_ops {
 namespace {
@@ -22,19 +20,6 @@ constexpr const char* kDtypes =
 at::Tensor in_layout_of(const at::Tensor& tensor, const at::Tensor& like) {
   if (tensor.strides() == like.strides()) return tensor;
   return at::empty_like(like).copy_(tensor);
-}
-
-// An operator without a result has nothing that could carry the refusal of common/register.h.
-void square_inplace_autograd(at::Tensor& x) {
-  const bool differentiated =
-      (at::GradMode::is_enabled() && x.requires_grad()) || x._fw_grad(0).defined();
-  MY_OPS_CHECK(!differentiated, "square_inplace", "x", "a tensor that needs no gradient",
-               "one that does (my_ops.square_ differentiates)");
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("my_ops::square_inplace", "")
-                             .typed<void(at::Tensor&)>();
-  const at::AutoDispatchBelowAutograd below;
-  op.call(x);
 }
 
 }  // namespace
@@ -82,11 +67,60 @@ at::Tensor square_backward(const at::Tensor& grad, const at::Tensor& x) {
   return grad_x;
 }
 
+// ---- Derivatives ----
+
+struct SquareFormula {
+  static constexpr const char* kName = "SquareBackward";
+
+  template <typename Node>
+  void remember(Node& node, const at::Tensor& /*y*/, const at::Tensor& x) {
+    node.save(x);
+  }
+  std::vector<double> numbers() const { return {}; }
+
+  variable_list operator()(const Wanted&, const variable_list& grads,
+                           const variable_list& saved) const {
+    return {Operator<&square_backward>::call(grads[0], saved[0])};
+  }
+};
+
+struct SquareBackwardFormula {
+  static constexpr const char* kName = "SquareBackwardBackward";
+
+  template <typename Node>
+  void remember(Node& node, const at::Tensor& /*grad_x*/, const at::Tensor& grad,
+                const at::Tensor& x) {
+    node.save(grad, x);
+  }
+  std::vector<double> numbers() const { return {}; }
+
+  variable_list operator()(const Wanted& wanted, const variable_list& grads,
+                           const variable_list& saved) const {
+    const auto &grad = saved[0], &x = saved[1], twice = grads[0] * 2;
+    return {wanted[0] ? twice * x : at::Tensor(), wanted[1] ? twice.conj() * grad : at::Tensor()};
+  }
+};
+
+// The in-place operator leaves that to my_ops.square_, which keeps a copy of x.
+void square_inplace_autograd(c10::DispatchKeySet keys, at::Tensor& x) {
+  const bool differentiated =
+      torch::autograd::compute_requires_grad(x) || torch::autograd::isFwGradDefined(x);
+  MY_OPS_CHECK(!differentiated, "square_inplace", "x", "a tensor that needs no gradient",
+               "one that does (my_ops.square_ differentiates)");
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("my_ops::square_inplace", "")
+                             .typed<void(at::Tensor&)>();
+  const at::AutoDispatchBelowAutograd below;
+  op.redispatch(keys & c10::after_autograd_keyset, x);
+}
+
 TORCH_LIBRARY_FRAGMENT(my_ops, library) {
-  define_op(library, "square_forward(Tensor x) -> Tensor", &square_forward);
+  define_differentiable_op<&square_forward, SquareFormula>(library,
+                                                           "square_forward(Tensor x) -> Tensor");
+  define_differentiable_op<&square_backward, SquareBackwardFormula>(
+      library, "square_backward(Tensor grad, Tensor x) -> Tensor");
   define_op(library, "square_inplace(Tensor(a!) x) -> ()", &square_inplace,
-            torch::CppFunction::makeFromUnboxedFunction(&square_inplace_autograd));
-  define_op(library, "square_backward(Tensor grad, Tensor x) -> Tensor", &square_backward);
+            torch::CppFunction(&square_inplace_autograd));
 }
 
 }  // namespace my_ops

@@ -1,1 +1,1 @@
-"""One module per operator: the public function, its autograd Function, its fakes."""
+"""One module per operator: the public function, its fakes, its autograd Function."""

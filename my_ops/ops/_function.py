@@ -8,6 +8,8 @@ from torch import Tensor
 
 from my_ops import _C
 
+_dynamo_is_tracing = torch.compiler.is_dynamo_compiling
+
 
 def raw_operator(name: str):
     """The operator `torch.ops.my_ops.<name>`, called with less Python in between.
@@ -19,7 +21,7 @@ def raw_operator(name: str):
     function = getattr(_C.ops, name)
 
     def call(*args):
-        if torch.compiler.is_compiling():
+        if _dynamo_is_tracing():
             return overload(*args)
         try:
             return function(*args)

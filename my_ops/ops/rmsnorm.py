@@ -1,20 +1,13 @@
-"""my_ops.rmsnorm and add_rmsnorm. Public functions, RMSNormFn, AddRMSNormFn, fakes, the named
-operator.
+"""my_ops.rmsnorm and add_rmsnorm. Public functions, fakes, the named operator, RMSNormFn.
 
-With rstd = 1 / sqrt(mean(x^2) + eps) over the last dimension, y = x * rstd * (weight + offset).
+With rstd = 1 / sqrt(mean(x^2) + eps) over the last dimension, y = x * rstd * (weight + offset). The
+derivatives are in csrc/rmsnorm/rmsnorm_autograd.cpp.
 """
 
 import torch
 from torch import Tensor
 
-from my_ops.ops._function import (
-    check_like,
-    distinct,
-    fast_apply,
-    needs_function,
-    raw_operator,
-    refuse_forward_mode,
-)
+from my_ops.ops._function import check_like, raw_operator, refuse_forward_mode
 from my_ops.ops._rmsnorm_backward import check_operands, gradients, register_row_vmap
 
 _forward = raw_operator("rmsnorm_forward")
@@ -72,10 +65,8 @@ def rmsnorm(
     The gradients are those of the formula, whatever ``cast_order`` is, and can be differentiated
     again. The gradient of ``weight`` has the same bits in every run.
     """
-    options = _options("rmsnorm", eps, weight_offset, cast_order, out_dtype)
-    if needs_function(x, weight):
-        return RMSNormFn.apply(*distinct(x, weight), *options)
-    return _forward(x, weight, *options)
+    options = _options("rmsnorm", cast_order, out_dtype)
+    return _forward(x, weight, eps, weight_offset, *options)
 
 
 def add_rmsnorm(
@@ -103,66 +94,20 @@ def add_rmsnorm(
 
     Both results have gradients, of any order; ``x`` and ``residual`` receive the same one.
     """
-    options = _options("add_rmsnorm", eps, weight_offset, cast_order, out_dtype)
-    if needs_function(x, residual, weight):
-        return AddRMSNormFn.apply(*distinct(x, residual, weight), *options)
-    return _add_forward(x, residual, weight, *options)
+    options = _options("add_rmsnorm", cast_order, out_dtype)
+    return _add_forward(x, residual, weight, eps, weight_offset, *options)
 
 
-def _options(op, eps, weight_offset, cast_order, out_dtype):
+def _options(op, cast_order, out_dtype):
+    """round_before_weight and the dtype's name, as the operators take them."""
+    if out_dtype is None and cast_order == "torch":
+        return False, None
     if not isinstance(cast_order, str) or cast_order not in _ROUND_BEFORE_WEIGHT:
         raise ValueError(f"my_ops.{op}: cast_order: expected 'torch' or 'hf', got {cast_order!r}")
     if out_dtype is not None and not isinstance(out_dtype, torch.dtype):
         raise TypeError(f"my_ops.{op}: out_dtype: expected a torch.dtype, got {out_dtype!r}")
     name = None if out_dtype is None else _DTYPE_NAMES.get(out_dtype) or str(out_dtype)
-    return eps, weight_offset, _ROUND_BEFORE_WEIGHT[cast_order], name
-
-
-@fast_apply
-class RMSNormFn(torch.autograd.Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x, weight, eps, weight_offset, round_before_weight, out_dtype):
-        return _forward(x, weight, eps, weight_offset, round_before_weight, out_dtype)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        x, weight, ctx.eps, ctx.weight_offset, *_ = inputs
-        ctx.save_for_backward(x, weight)
-
-    @staticmethod
-    def backward(ctx, grad):
-        x, weight = ctx.saved_tensors
-        # The named operator's `needs_input_grad` ends before arguments that were left out.
-        wanted = (ctx.needs_input_grad[0], weight is not None and ctx.needs_input_grad[1])
-        grads = gradients(wanted, grad, None, x, weight, ctx.eps, ctx.weight_offset)
-        return *grads, None, None, None, None
-
-
-@fast_apply
-class AddRMSNormFn(torch.autograd.Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x, residual, weight, eps, weight_offset, round_before_weight, out_dtype):
-        return _add_forward(x, residual, weight, eps, weight_offset, round_before_weight, out_dtype)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        _, _, weight, ctx.eps, ctx.weight_offset, *_ = inputs
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(output[1], weight)
-
-    @staticmethod
-    def backward(ctx, grad, grad_sum):
-        if grad is None:
-            return grad_sum, grad_sum, None, None, None, None, None
-        wanted = (any(ctx.needs_input_grad[:2]), ctx.needs_input_grad[2])
-        grad_x, grad_weight = gradients(
-            wanted, grad, grad_sum, *ctx.saved_tensors, ctx.eps, ctx.weight_offset
-        )
-        return grad_x, grad_x, grad_weight, None, None, None, None
+    return _ROUND_BEFORE_WEIGHT[cast_order], name
 
 
 @torch.library.register_fake("my_ops::rmsnorm_forward")
@@ -180,6 +125,29 @@ def _(x, residual, weight, eps, weight_offset, round_before_weight, out_dtype):
 
 register_row_vmap("rmsnorm_forward", row_arguments=1)
 register_row_vmap("add_rmsnorm_forward", row_arguments=2, outputs=2)
+
+
+class RMSNormFn(torch.autograd.Function):
+    """rmsnorm as a Function; the named operator takes its two halves."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x, weight, eps, weight_offset, round_before_weight, out_dtype):
+        return _forward(x, weight, eps, weight_offset, round_before_weight, out_dtype)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        x, weight, ctx.eps, ctx.weight_offset, *_ = inputs
+        ctx.save_for_backward(x, weight)
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, weight = ctx.saved_tensors
+        # The named operator's `needs_input_grad` ends before arguments that were left out.
+        wanted = ctx.needs_input_grad[0], weight is not None and ctx.needs_input_grad[1]
+        grads = gradients(*wanted, grad, x, weight, ctx.eps, ctx.weight_offset)
+        return *grads, None, None, None, None
 
 
 # torch.ops.my_ops.rmsnorm: the same operator by name, differentiable, for graphs and exports.

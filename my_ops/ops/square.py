@@ -1,4 +1,7 @@
-"""my_ops.square: y = x * x. Public functions, SquareFn, fakes, the named operator."""
+"""my_ops.square: y = x * x. Public functions, fakes, rules for vmap, the named operator.
+
+The derivatives are in csrc/square/square.cpp.
+"""
 
 import torch
 from torch import Tensor
@@ -7,7 +10,6 @@ from my_ops.ops._function import (
     batch_first,
     check,
     check_like,
-    fast_apply,
     needs_function,
     raw_operator,
     refuse_forward_mode,
@@ -35,7 +37,7 @@ def square(x: Tensor) -> Tensor:
 
     The gradient is ``2 * grad * conj(x)``, rounded once; it can be differentiated again.
     """
-    return SquareFn.apply(x) if needs_function(x) else _forward(x)
+    return _forward(x)
 
 
 def square_(x: Tensor) -> Tensor:
@@ -57,45 +59,6 @@ def square_(x: Tensor) -> Tensor:
         return x.copy_(square(x.clone()))
     _inplace(x)
     return x
-
-
-@fast_apply
-class SquareFn(torch.autograd.Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x):
-        return _forward(x)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        (x,) = inputs
-        ctx.save_for_backward(x)
-
-    @staticmethod
-    def backward(ctx, grad):
-        (x,) = ctx.saved_tensors
-        return SquareBackwardFn.apply(grad, x) if needs_function(grad, x) else _backward(grad, x)
-
-
-@fast_apply
-class SquareBackwardFn(torch.autograd.Function):
-    """The gradient of square, differentiable through ordinary PyTorch formulas."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(grad, x):
-        return _backward(grad, x)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        ctx.save_for_backward(*inputs)
-
-    @staticmethod
-    def backward(ctx, grad_grad_x):
-        grad, x = ctx.saved_tensors
-        return 2 * grad_grad_x * x, 2 * grad_grad_x.conj() * grad
 
 
 _DIFFERENTIABLE = {
@@ -151,4 +114,7 @@ def _named(x: Tensor) -> Tensor:
 
 
 _named.register_fake(_forward_fake)
-_named.register_autograd(SquareFn.backward, setup_context=SquareFn.setup_context)
+_named.register_autograd(
+    lambda ctx, grad: _backward(grad, *ctx.saved_tensors),
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+)
