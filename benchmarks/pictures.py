@@ -277,10 +277,11 @@ def annotate(axis, value: float, y: float, size: float) -> None:
 
 
 def log_ticks(axis) -> None:
-    """1, 2, 5, 10, ... as plain numbers."""
+    """1, 2, 5, 10, ... as plain numbers, powers of ten alone where there are many."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 1000 * low else (1,)))
     axis.set_major_formatter(lambda value, _: f"{value:g}")
     axis.set_minor_formatter(NullFormatter())
 
