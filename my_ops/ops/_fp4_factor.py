@@ -24,9 +24,10 @@ class PackedFactor(NamedTuple):
     transposed: bool
 
     @classmethod
-    def of(cls, q: FP4Tensor) -> "PackedFactor":
+    def of(cls, q: FP4Tensor, shape: tuple[int, ...] | None = None) -> "PackedFactor":
+        """`shape`: that of q, where it is known; a subclass takes 0.2 us to tell it."""
         # _make: at 0.3 us, half the time of cls(...)
-        return cls._make((q.packed, q.scale_bytes, q.amax, q.shape, q.transposed))
+        return cls._make((q.packed, q.scale_bytes, q.amax, shape or q.shape, q.transposed))
 
     def t(self) -> "PackedFactor":
         return self._replace(shape=self.shape[::-1], transposed=not self.transposed)

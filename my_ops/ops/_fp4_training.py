@@ -35,6 +35,8 @@ _matmul = raw_operator("matmul_forward")
 POINTS = 16  # of the Hadamard transform
 # Bit i: whether row i of the transform is negated. Any signs will do that both operands share.
 _NEGATED_ROWS = sum(1 << i for i in (3, 5, 6, 7, 8, 9, 10, 12, 14, 15))
+# Bit n: whether n has an odd number of ones; Sylvester's matrix is negative there in row & column.
+_ODD_BITS = 0x6996
 
 
 def check_options(
@@ -143,12 +145,10 @@ def hadamard(x: Tensor) -> Tensor:
     Each group of a row becomes x diag(s) H / 4, H Sylvester's matrix, s fixed signs. It spreads an
     outlier over its group, and cancels in a product along K of two that are transformed.
     """
-    i = torch.arange(POINTS, device=x.device)
-    parity = i[:, None] & i  # H is -1 where its number of ones is odd
-    for shift in (2, 1):
-        parity = parity ^ (parity >> shift)
-    negative = (parity ^ (_NEGATED_ROWS >> i)[:, None]) & 1
-    matrix = (1 - 2 * negative).float() / 4
+    i = torch.arange(POINTS * POINTS, device=x.device)  # a kernel for each step on a GPU
+    row = i >> 4
+    negative = (_ODD_BITS >> (row & i)) ^ (_NEGATED_ROWS >> row)  # the column is i % 16
+    matrix = torch.rsub((negative & 1).float(), 0.25, alpha=0.5).view(POINTS, POINTS)
     groups = torch.nn.functional.pad(x.float(), (0, -x.shape[-1] % POINTS))
     return _matmul(groups.unflatten(-1, (-1, POINTS)), matrix, "ieee").flatten(-2)
 

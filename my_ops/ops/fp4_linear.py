@@ -53,8 +53,9 @@ def fp4_linear(
     """
     if not isinstance(weight, FP4Tensor):
         raise_expected("fp4_linear", "weight", "an FP4Tensor", type(weight).__name__)
-    if weight.dim() != 2:
-        raise_expected("fp4_linear", "weight", "two dimensions", list(weight.shape))
+    shape = weight.shape
+    if len(shape) != 2:
+        raise_expected("fp4_linear", "weight", "two dimensions", list(shape))
     if not isinstance(x, Tensor) or isinstance(x, FP4Tensor):
         expected = "a dense tensor (fp4_matmul takes two FP4 operands)"
         raise_expected("fp4_linear", "x", expected, type(x).__name__)
@@ -64,7 +65,7 @@ def fp4_linear(
     cast = autocast_dtype(x)
     if cast is not None:
         x = x.to(cast)
-    factor = PackedFactor.of(weight)
+    factor = PackedFactor.of(weight, shape)
     if out_dtype == x.dtype:
         out_dtype = None
     elif out_dtype is not None:

@@ -104,10 +104,14 @@ def fp4_matmul(
     if not default or block2d or rht or seed is not None:
         tiles = check_options("fp4_matmul", format, backward, block2d, rht, seed)
     needed = needs_function(a, b)
-    left = PackedFactor.of(a) if isinstance(a, FP4Tensor) else packed(a, format, needed)
-    right = (
-        PackedFactor.of(b) if isinstance(b, FP4Tensor) else packed(b, format, needed, True, tiles)
-    )
+    if isinstance(a, FP4Tensor):
+        left = PackedFactor.of(a, a_shape)
+    else:
+        left = packed(a, format, needed)
+    if isinstance(b, FP4Tensor):
+        right = PackedFactor.of(b, b_shape)
+    else:
+        right = packed(b, format, needed, True, tiles)
     if backward == "fp4":
         # Drawn without gradients, too: a recomputed forward has to find the generator as it was.
         seed = seed_tensor(seed)
