@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+import torch._dynamo.testing
 from helpers import message, no_synchronization, opcheck_dtype
 from hypothesis import given, settings
 from hypothesis import strategies as st

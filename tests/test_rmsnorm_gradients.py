@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch._dynamo.testing
 from helpers import opcheck_dtype
 from rmsnorm_reference import FLOATS, assert_accurate, exact, formula, sample
 from torch.autograd import gradcheck, gradgradcheck
