@@ -71,9 +71,9 @@ def fp4_matmul(device, gradient):
 # gradient recorded. About 1.7 times what was measured; benchmarks/bench_overhead.py measures. The
 # FP4 operators do their small work on the CPU too, and launch several kernels on a GPU.
 BUDGET = {
-    square: {"cpu": (2.5, 4), "cuda": (2, 3.5)},
-    rmsnorm: {"cpu": (0.5, 0.7), "cuda": (2, 3)},
-    add_rmsnorm: {"cpu": (0.5, 0.8), "cuda": (1.5, 2.5)},
+    square: {"cpu": (1.6, 1.7), "cuda": (1.7, 1.7)},
+    rmsnorm: {"cpu": (0.3, 0.35), "cuda": (1.2, 1.2)},
+    add_rmsnorm: {"cpu": (0.3, 0.35), "cuda": (1.5, 2.5)},
     matmul: {"cpu": (3.5, 5), "cuda": (2.5, 3.5)},
     fp4_quantize: {"cpu": (6, 7), "cuda": (9, 12)},
     fp4_dequantize: {"cpu": (2.5, 2.5), "cuda": (4, 4)},
