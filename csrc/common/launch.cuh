@@ -40,6 +40,13 @@ inline bool compiled_for_clusters(const void* kernel) {
   return known;
 }
 
+// Whether the current device runs `kernel` in clusters of blocks, and overlapping with others.
+template <typename... Params>
+bool runs_clusters(void (*kernel)(Params...)) {
+  return current_device_properties().major >= 9 &&
+         compiled_for_clusters(reinterpret_cast<const void*>(kernel));
+}
+
 // What a launch asks for beyond its size.
 struct LaunchOptions {
   unsigned cluster = 1;      // blocks of a cluster

@@ -1,7 +1,8 @@
-// Device, sm_90a: the blocks of a cluster. Needs no torch header.
+// Device: the blocks of a cluster, on compute capability 9.0 and later. Needs no torch header.
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 
 // The launch bounds of a kernel whose body exists for sm_90a only: one block on an SM, in clusters.
 // Where it is compiled for something else it holds 32 threads, by which the host can tell.
@@ -22,10 +23,50 @@ __device__ __forceinline__ uint32_t cluster_rank() {
 }
 
 __device__ __forceinline__ void sync_cluster() {
+#if __CUDA_ARCH__ >= 900
   asm volatile(
       "barrier.cluster.arrive.release.aligned;\n"
       "barrier.cluster.wait.acquire.aligned;" ::
           : "memory");
+#endif
+}
+
+// What lies at the shared address of `mine` in block `rank` of the cluster.
+template <typename T>
+__device__ __forceinline__ T load_at_rank(const T* mine, int rank) {
+  T value{};
+#if __CUDA_ARCH__ >= 900
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16, "one load");
+  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(mine));
+  uint32_t words[sizeof(T) / 4];
+  if constexpr (sizeof(T) == 16) {
+    asm volatile(
+        "{\n.reg .b32 remote;\n"
+        "mapa.shared::cluster.u32 remote, %4, %5;\n"
+        "ld.shared::cluster.v4.b32 {%0, %1, %2, %3}, [remote];\n}"
+        : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+        : "r"(address), "r"(rank)
+        : "memory");
+  } else if constexpr (sizeof(T) == 8) {
+    asm volatile(
+        "{\n.reg .b32 remote;\n"
+        "mapa.shared::cluster.u32 remote, %2, %3;\n"
+        "ld.shared::cluster.v2.b32 {%0, %1}, [remote];\n}"
+        : "=r"(words[0]), "=r"(words[1])
+        : "r"(address), "r"(rank)
+        : "memory");
+  } else {
+    asm volatile(
+        "{\n.reg .b32 remote;\n"
+        "mapa.shared::cluster.u32 remote, %1, %2;\n"
+        "ld.shared::cluster.b32 %0, [remote];\n}"
+        : "=r"(words[0])
+        : "r"(address), "r"(rank)
+        : "memory");
+  }
+  memcpy(&value, words, sizeof(T));
+#endif
+  return value;
 }
 
 }  // namespace sm90

@@ -1,26 +1,14 @@
-// One kernel starts while the one before it in the stream still runs. Device and host side of .cu
-// files, needs no torch.
+// How a kernel is launched that starts while the one before it in the stream still runs. Host side
+// of .cu files, needs no torch.
 #pragma once
 
 #include <cuda_runtime.h>
 
+#include "common/overlap.cuh"
+
 namespace my_ops {
 
-// In the earlier kernel: its successor may take up free places from here on.
-__device__ __forceinline__ void let_next_kernel_start() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
-
-// In the later kernel: from here on everything that the earlier one wrote is there.
-__device__ __forceinline__ void wait_for_previous_kernel() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
-// How the later kernel is launched, on compute capability 9.0 and later.
+// On compute capability 9.0 and later.
 inline cudaLaunchAttribute overlapping_launch() {
   cudaLaunchAttribute attribute = {};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;

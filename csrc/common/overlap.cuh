@@ -1,0 +1,21 @@
+// Device: one kernel starts while the one before it in the stream still runs (compute capability
+// 9.0 and later; before that these do nothing). The later one is launched as `overlapping`.
+#pragma once
+
+namespace my_ops {
+
+// In the earlier kernel: its successor may take up free places from here on.
+__device__ __forceinline__ void let_next_kernel_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+// In the later kernel: from here on everything that the earlier one wrote is there.
+__device__ __forceinline__ void wait_for_previous_kernel() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+}  // namespace my_ops
