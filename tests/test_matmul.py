@@ -505,7 +505,7 @@ class TestCuda:
                 torch.autograd.grad(my_ops.matmul(a, b).sum(), inputs)
 
     def test_every_tile_and_split(self):
-        for M in (1, 5, 16, 17, 64, 100, 1000, 3000):
+        for M in (1, 3, 5, 16, 17, 64, 100, 1000, 3000):
             for N in (1, 12, 16, 33, 64, 500, 2050):
                 for K in (5, 130, 1030, 9001):
                     a = torch.randint(-4, 5, (M, K), device="cuda").float()
@@ -517,6 +517,15 @@ class TestCuda:
                     assert torch.equal(my_ops.matmul(x, b), c), (M, N, K)
                     assert torch.equal(my_ops.matmul(x, y), c), (M, N, K)
                     assert torch.equal(my_ops.matmul(a, y), c), (M, N, K)
+
+    def test_rows_copied_to_vectors(self):
+        a = torch.randint(-4, 5, (130, 3073), device="cuda").float().t()
+        b = torch.randint(-4, 5, (130, 3075), device="cuda").float()
+        c = (a.double() @ b.double()).float()
+        assert torch.equal(my_ops.matmul(a, b), c)
+        x, y = a.contiguous(), b.t().contiguous().t()
+        for left, right in ((x, b), (a, y), (x, y)):
+            assert torch.equal(my_ops.matmul(left, right), c)
 
     @pytest.mark.xdist_group("large")
     def test_more_than_2_to_the_31_elements(self):

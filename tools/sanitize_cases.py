@@ -112,6 +112,8 @@ def matmul():
     for dtype in dtypes:
         backward(my_ops.matmul(tensor(3000, 20, dtype=dtype), tensor(20, 2000, dtype=dtype)))
     backward(my_ops.matmul(tensor(1, 4096), tensor(4096, 64)))
+    # Rows that are no whole vectors, in a result so large that they are copied to such.
+    my_ops.matmul(tensor(5, 3073).t(), tensor(5, 3075)).sum().item()
     for precision in ("bf16x6", "fp16x3", "tf32"):
         # Narrow tiles, K in slices; wide tiles, and their gradients.
         my_ops.matmul(tensor(512, 2050), tensor(2050, 1001), precision=precision).sum().item()

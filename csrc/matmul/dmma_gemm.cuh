@@ -10,6 +10,7 @@
 
 #include <cstdint>
 
+#include "common/overlap.cuh"
 #include "common/vec.cuh"
 #include "matmul/dmma_copy.cuh"
 #include "matmul/simt_product.cuh"
@@ -71,6 +72,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSM)
   constexpr int kStages = Tile::kStages;
   extern __shared__ __align__(16) char shared_memory[];
   const uint32_t shared = static_cast<uint32_t>(__cvta_generic_to_shared(shared_memory));
+  let_next_kernel_start();
 
   // Fill all stages but one.
   const simt::BlockWork<Tile> work(output);
@@ -142,8 +144,11 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSM)
     }
   }
   simt::wait_for_copies<0>();
+  if (output.clustered) {
+    __syncthreads();  // the slice takes the place of the stages
+  }
 
-  // Store: to C, or to this slice's place in the workspace.
+  // Store.
 #pragma unroll
   for (int i = 0; i < kFragmentsA; ++i) {
 #pragma unroll
@@ -152,10 +157,12 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSM)
 #pragma unroll
       for (int j = 0; j < kFragmentsB; ++j) {
         const int col = warp_col + 8 * j + 2 * member;
-        work.store(output, row, col, Vec<double, 2>{{sum[i][j][half][0], sum[i][j][half][1]}});
+        work.store(output, shared_memory, row, col,
+                   Vec<double, 2>{{sum[i][j][half][0], sum[i][j][half][1]}});
       }
     }
   }
+  if (output.clustered) work.sum_in_cluster(output, shared_memory);
 }
 
 }  // namespace dmma

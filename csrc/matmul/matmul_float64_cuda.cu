@@ -6,6 +6,7 @@
 #include "matmul/dmma_gemm.cuh"
 #include "matmul/matmul_float64.h"
 #include "matmul/matvec_launch.cuh"
+#include "matmul/simt_launch.cuh"
 #include "matmul/simt_plan.h"
 
 namespace my_ops {
@@ -42,24 +43,14 @@ bool copies_in_vectors(const TensorView& matrix, bool as_a) {
 
 template <class Tile>
 void launch_tile(const TensorView& A, const TensorView& Bt, const SimtPlan& plan,
-                 simt::Output<double> output) {
-  OwnedTensor partial;
-  if (plan.cut_tiles > 0) {
-    partial = OwnedTensor::empty(plan.slices * plan.cut_tiles * Tile::kRows * Tile::kCols,
-                                 ScalarType::Double);
-    output.partial = partial.data_ptr<double>();
-  }
+                 const simt::Output<double>& output) {
   using dmma::matmul_dmma_kernel;
   const bool vectors_a = copies_in_vectors(A, true), vectors_b = copies_in_vectors(Bt, false);
   const auto kernel = vectors_a ? (vectors_b ? matmul_dmma_kernel<Tile, true, true>
                                              : matmul_dmma_kernel<Tile, true, false>)
                                 : (vectors_b ? matmul_dmma_kernel<Tile, false, true>
                                              : matmul_dmma_kernel<Tile, false, false>);
-  const auto blocks = static_cast<uint32_t>(plan.whole_tiles + plan.cut_tiles * plan.slices);
-  launch(kernel, blocks, Tile::kThreads, Tile::kSharedBytes, operand(A), operand(Bt), output);
-  if (plan.cut_tiles == 0) return;
-  launch(simt::sum_slices_kernel<Tile>, simt::sum_blocks<Tile>(plan.cut_tiles),
-         dim3(simt::kSumStrips, simt::kSumParts), 0, output);
+  launch_plan<Tile>(plan, kernel, ScalarType::Double, output, operand(A), operand(Bt));
 }
 
 }  // namespace
@@ -68,7 +59,7 @@ void matmul_float64(const TensorView& A, const TensorView& B, const TensorView& 
   if (matmul_matvec<double>(A, B, C)) return;
   const int64_t M = A.size(0), K = A.size(1), N = B.size(1);
   const int sms = current_device_properties().multiProcessorCount;
-  const SimtPlan plan = plan_simt(kFloat64Shapes, M, N, K, sms);
+  const SimtPlan plan = plan_simt(kFloat64Shapes, M, N, K, sms, adds_in_clusters<Large>());
   TensorView a = A, b = B.t();
   simt::Output<double> output{C.mutable_data_ptr<double>(),
                               N,
@@ -79,6 +70,7 @@ void matmul_float64(const TensorView& A, const TensorView& B, const TensorView& 
                               plan.whole_tiles,
                               plan.cut_tiles,
                               plan.slices,
+                              plan.clustered,
                               nullptr,
                               nullptr};
   // A square tile can compute C^T = B^T A^T as well: the way in which more is copied in vectors.

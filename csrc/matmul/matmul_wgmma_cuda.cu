@@ -105,10 +105,12 @@ template <class Tile>
 void launch_split(const Sources& sources) {
   const int64_t chunks = int64_t{sources.k_tiles} * (Tile::Layout::kRowBytes / kVecBytes);
   const int64_t groups = int64_t{sources.of[0].groups} + sources.of[1].groups;
-  launch(split_kernel<Tile::kElement, typename Tile::Layout, Tile::kUnit>,
-         static_cast<uint32_t>(ceil_div(chunks, kSplitChunks<typename Tile::Layout, Tile::kUnit>) *
-                               groups),
-         kSplitThreads, 0, sources);
+  const int64_t blocks =
+      ceil_div(chunks, kSplitChunks<typename Tile::Layout, Tile::kUnit>) * groups;
+  // What a fallback splits may overlap with the product before it.
+  launch_with({1, sources.only_if != nullptr},
+              split_kernel<Tile::kElement, typename Tile::Layout, Tile::kUnit>,
+              static_cast<uint32_t>(blocks), kSplitThreads, 0, sources);
 }
 
 template <class Tile>
@@ -138,12 +140,14 @@ void launch_product(const Sources& sources, const WgmmaPlan& plan, const TensorV
                                      {C.mutable_data_ptr<float>(), C.size(0), C.size(1)}};
   const int clusters = current_device_properties().multiProcessorCount / Tile::kCluster;
   const int works = plan.whole_tiles + plan.cut_tiles * plan.slices;
-  launch(matmul_wgmma_kernel<Tile, FloatOutput>, std::min(works, clusters) * Tile::kCluster,
-         Tile::kThreads, Tile::kSharedBytes, product);
+  constexpr LaunchOptions kOverlapping{1, true};
+  launch_with(kOverlapping, matmul_wgmma_kernel<Tile, FloatOutput>,
+              std::min(works, clusters) * Tile::kCluster, Tile::kThreads, Tile::kSharedBytes,
+              product);
   if (plan.cut_tiles == 0) return;
-  launch(sum_slices_kernel<Tile, FloatOutput>,
-         plan.cut_tiles * Tile::kCluster * (Tile::kAccumulators / 4), 128 * Tile::kConsumers, 0,
-         product);
+  launch_with(kOverlapping, sum_slices_kernel<Tile, FloatOutput>,
+              plan.cut_tiles * Tile::kCluster * (Tile::kAccumulators / 4), 128 * Tile::kConsumers,
+              0, product);
 }
 
 template <class Tile>

@@ -2,6 +2,8 @@
 // matmul_float64_cuda.cu.
 #pragma once
 
+#include <algorithm>
+
 #include "common/launch.cuh"
 #include "common/tensor_view.h"
 #include "matmul/matvec.cuh"
@@ -9,14 +11,25 @@
 namespace my_ops {
 
 // C [rows, cols] = x [rows, K] W [K, cols], C in any strides.
-template <typename scalar_t, bool kAlongK>
+template <typename scalar_t, bool kAlongK, bool kVectors>
 void launch_matvec(const TensorView& x, const TensorView& W, const TensorView& C) {
+  using Block = matvec::Block<scalar_t, kAlongK, kVectors>;
   const int64_t rows = x.size(0), K = x.size(1), cols = W.size(1);
-  const int sms = current_device_properties().multiProcessorCount;
-  constexpr int kGroupCols = matvec::kGroupCols<scalar_t, kAlongK>;
-  const MatvecPlan plan = plan_matvec(cols, kGroupCols, K, kAlongK, sms);
+  // 1024 threads for each SM have enough loads in flight.
+  const int64_t blocks = 1024 / Block::kThreads * current_device_properties().multiProcessorCount;
+  const MatvecPlan plan = plan_matvec(cols, Block::kCols, K, Block::kUnit, blocks);
+  // A short K leaves nothing to do for the last warps.
+  const auto threads = static_cast<unsigned>(
+      kAlongK ? std::min<int64_t>(Block::kThreads, plan.depth / Block::kUnit * 32)
+              : Block::kThreads);
+  const auto kernel = rows == 1 ? matvec::matvec_kernel<scalar_t, kAlongK, kVectors, 1>
+                                : matvec::matvec_kernel<scalar_t, kAlongK, kVectors, kMatvecRows>;
+  const bool overlaps = runs_clusters(kernel);
+  const bool clustered = overlaps && plan.slices > 1 && plan.slices <= kMatvecCluster;
   OwnedTensor partial;
-  if (plan.slices > 1) partial = OwnedTensor::empty(plan.slices * rows * cols, C.scalar_type());
+  if (plan.slices > 1 && !clustered) {
+    partial = OwnedTensor::empty(plan.slices * rows * cols, C.scalar_type());
+  }
   const matvec::Product<scalar_t> product{x.const_data_ptr<scalar_t>(),
                                           x.stride(0),
                                           x.stride(1),
@@ -28,18 +41,25 @@ void launch_matvec(const TensorView& x, const TensorView& W, const TensorView& C
                                           rows,
                                           cols,
                                           K,
-                                          static_cast<uint32_t>(plan.groups),
                                           plan.depth,
+                                          static_cast<int>(plan.slices),
+                                          clustered,
                                           partial.data_ptr<scalar_t>()};
-  const auto address = reinterpret_cast<std::uintptr_t>(product.W);
-  const int64_t sizes = (product.W_stride | (kAlongK ? K : cols)) * sizeof(scalar_t);
-  const bool vectors = (address | sizes) % kVecBytes == 0;
-  launch(vectors ? matvec::matvec_kernel<scalar_t, kAlongK, true>
-                 : matvec::matvec_kernel<scalar_t, kAlongK, false>,
-         static_cast<uint32_t>(plan.groups * plan.slices), matvec::kThreads, 0, product);
-  if (plan.slices == 1) return;
-  launch(matvec::sum_matvec_kernel<scalar_t>, static_cast<uint32_t>(ceil_div(rows * cols, 32)),
-         matvec::kThreads, 0, product, static_cast<int>(plan.slices));
+  LaunchOptions options;
+  if (clustered) options.cluster = static_cast<unsigned>(plan.slices);
+  launch_with(options, kernel, static_cast<uint32_t>(plan.groups * plan.slices), threads, 0,
+              product);
+  if (!partial.defined()) return;
+  launch_with({1, overlaps}, matvec::sum_matvec_kernel<scalar_t>,
+              static_cast<uint32_t>(ceil_div(rows * cols, 32)), 32 * matvec::kSumWarps, 0, product);
+}
+
+// Whether all rows of `matrix` along its dense dimension `dim` are whole aligned 16-byte vectors.
+inline bool rows_of_vectors(const TensorView& matrix, int dim) {
+  const auto address = reinterpret_cast<std::uintptr_t>(matrix.const_data_ptr());
+  const int64_t stride = matrix.size(1 - dim) == 1 ? 0 : matrix.stride(1 - dim);
+  return (matrix.stride(dim) == 1 || matrix.size(dim) == 1) &&
+         (address | (stride | matrix.size(dim)) * matrix.element_size()) % kVecBytes == 0;
 }
 
 // C = A B if C has few rows or few columns, and the larger operand is dense along one dimension.
@@ -49,9 +69,12 @@ bool matmul_matvec(const TensorView& A, const TensorView& B, const TensorView& C
     return B.size(1) <= kMatvecRows && matmul_matvec<scalar_t>(B.t(), A.t(), C.t());
   }
   if (B.stride(0) == 1 || B.size(0) == 1) {
-    launch_matvec<scalar_t, true>(A, B, C);
+    const bool vectors = rows_of_vectors(B, 0) && rows_of_vectors(A, 1);
+    vectors ? launch_matvec<scalar_t, true, true>(A, B, C)
+            : launch_matvec<scalar_t, true, false>(A, B, C);
   } else if (B.stride(1) == 1 || B.size(1) == 1) {
-    launch_matvec<scalar_t, false>(A, B, C);
+    rows_of_vectors(B, 1) ? launch_matvec<scalar_t, false, true>(A, B, C)
+                          : launch_matvec<scalar_t, false, false>(A, B, C);
   } else {
     return false;
   }

@@ -9,11 +9,10 @@
 
 namespace my_ops {
 
-// Rows that one pass over the matrix serves. Skipping the idle ones gained at most 3 %: loading the
-// matrix decides.
+// Rows that one pass over the matrix serves.
 constexpr int kMatvecRows = 4;
-// Of K for one block: its part of x fits 32 KB of shared memory in float64.
-constexpr int kMatvecDepth = 1024;
+// Slices of K that the blocks of one cluster add: what every GPU with clusters can launch.
+constexpr int kMatvecCluster = 8;
 
 struct MatvecPlan {
   int64_t groups;  // of columns
@@ -21,14 +20,15 @@ struct MatvecPlan {
   int64_t slices;  // of K
 };
 
-// Eight blocks for each SM keep enough loads in flight (four: 3 to 10 % slower), unless their share
-// of K gets too small: every slice costs a trip of its sums through memory.
-inline MatvecPlan plan_matvec(int64_t cols, int64_t group_cols, int64_t K, bool along_k, int sms) {
-  constexpr int64_t kBlocksPerSM = 8;
-  const int64_t unit = along_k ? 256 : 128;  // multiples of what its loops take at once
+// Every block takes a group of columns. Where those are fewer than the `blocks` that keep all SMs
+// busy, it takes a slice of K, in multiples of `unit`. A few more slices than a cluster adds become
+// as many as it does: others have to meet in memory.
+inline MatvecPlan plan_matvec(int64_t cols, int64_t group_cols, int64_t K, int64_t unit,
+                              int64_t blocks) {
   const int64_t groups = ceil_div(cols, group_cols);
-  const int64_t slices = std::max<int64_t>(1, kBlocksPerSM * sms / groups);
-  const int64_t depth = std::min<int64_t>(kMatvecDepth, ceil_div(ceil_div(K, slices), unit) * unit);
+  int64_t slices = std::max<int64_t>(1, blocks / groups);
+  if (slices <= 2 * kMatvecCluster) slices = std::min<int64_t>(slices, kMatvecCluster);
+  const int64_t depth = ceil_div(ceil_div(K, slices), unit) * unit;
   return {groups, depth, ceil_div(K, depth)};
 }
 

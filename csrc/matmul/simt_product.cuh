@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "common/overlap.cuh"
+#include "common/sm90_cluster.cuh"
 #include "common/vec.cuh"
 #include "matmul/simt_copy.cuh"
 
@@ -19,8 +21,10 @@ struct Output {
   int64_t whole_tiles;  // the first tiles of C, in the order of tile_of_index; the others are cut
   int64_t cut_tiles;
   int64_t slices;      // of each cut tile
-  scalar_t* partial;   // [slices, cut_tiles, kRows, kCols]
+  bool clustered;      // the slices of a tile are the blocks of a cluster, which adds them
+  scalar_t* partial;   // [cut_tiles, slices, kRows, kCols], unless clustered
   const int* only_if;  // nothing is computed where this points to 0
+  scalar_t one = 1;    // see the end of matmul_simt_kernel
 };
 
 template <typename scalar_t>
@@ -69,6 +73,7 @@ __device__ __forceinline__ void store_strip(const Output<scalar_t>& output, int6
 template <class Tile>
 struct BlockWork {
   using scalar_t = typename Tile::scalar_t;
+  using Strip = Vec<scalar_t, Tile::kVector>;
   int64_t first_row, first_col, first_k;
   int tiles, first_depth;
   int64_t cut_tile, slice;
@@ -78,9 +83,9 @@ struct BlockWork {
     constexpr int kDepth = Tile::kDepth;
     const int64_t cut_block = int64_t{blockIdx.x} - output.whole_tiles;
     cut = cut_block >= 0;
-    cut_tile = cut ? cut_block % output.cut_tiles : 0;
-    slice = cut ? cut_block / output.cut_tiles : 0;
     const int64_t slices = cut ? output.slices : 1;
+    cut_tile = cut ? cut_block / slices : 0;
+    slice = cut ? cut_block % slices : 0;
     tile_of_index<Tile>(cut ? output.whole_tiles + cut_tile : blockIdx.x, output.M, output.N,
                         first_row, first_col);
     const int64_t k_tiles = (output.K + kDepth - 1) / kDepth;
@@ -91,16 +96,44 @@ struct BlockWork {
     first_depth = first_tile == 0 ? partial_depth : kDepth;
   }
 
-  // Stores a strip at `row` and `col` of the tile.
-  __device__ __forceinline__ void store(const Output<scalar_t>& output, int row, int col,
-                                        const Vec<scalar_t, Tile::kVector>& strip) const {
-    if (cut) {
+  // Stores a strip at `row` and `col` of the tile: in C, in this slice's place of the workspace, or
+  // in `shared` for sum_in_cluster.
+  __device__ __forceinline__ void store(const Output<scalar_t>& output, void* shared, int row,
+                                        int col, const Strip& strip) const {
+    if (output.clustered) {
+      static_cast<Strip*>(shared)[(row * Tile::kCols + col) / Tile::kVector] = strip;
+    } else if (cut) {
       scalar_t* const partial =
-          output.partial + (slice * output.cut_tiles + cut_tile) * (Tile::kRows * Tile::kCols);
-      *reinterpret_cast<Vec<scalar_t, Tile::kVector>*>(partial + row * Tile::kCols + col) = strip;
+          output.partial + (cut_tile * output.slices + slice) * (Tile::kRows * Tile::kCols);
+      *reinterpret_cast<Strip*>(partial + row * Tile::kCols + col) = strip;
     } else {
       store_strip(output, first_row + row, first_col + col, strip);
     }
+  }
+
+  // Every block of the cluster has its slice in `shared`, and adds all of them in order for its
+  // part of the tile.
+  __device__ __forceinline__ void sum_in_cluster(const Output<scalar_t>& output,
+                                                 const void* shared) const {
+    constexpr int kStrips = Tile::kRows * Tile::kCols / Tile::kVector;
+    const Strip* const strips = static_cast<const Strip*>(shared);
+    const int slices = static_cast<int>(output.slices);
+    sm90::sync_cluster();
+#pragma unroll 2
+    for (int i = static_cast<int>(slice * Tile::kThreads + threadIdx.x); i < kStrips;
+         i += slices * Tile::kThreads) {
+      Strip sum{};
+#pragma unroll 4
+      for (int rank = 0; rank < slices; ++rank) {
+        const Strip next = sm90::load_at_rank(strips + i, rank);
+#pragma unroll
+        for (int e = 0; e < Tile::kVector; ++e) sum.elements[e] += next.elements[e];
+      }
+      const int element = i * Tile::kVector;
+      store_strip(output, first_row + element / Tile::kCols, first_col + element % Tile::kCols,
+                  sum);
+    }
+    sm90::sync_cluster();  // nobody leaves while its slice is read
   }
 };
 
@@ -120,19 +153,19 @@ template <class Tile>
 __global__ void __launch_bounds__(kSumStrips* kSumParts)
     sum_slices_kernel(const __grid_constant__ Output<typename Tile::scalar_t> output) {
   using Strip = Vec<typename Tile::scalar_t, Tile::kVector>;
+  wait_for_previous_kernel();
   if (output.only_if != nullptr && *output.only_if == 0) return;
   constexpr int kTileStrips = Tile::kRows * Tile::kCols / Tile::kVector;
   constexpr int kBlocksPerTile = kTileStrips / kSumStrips;
   const int64_t cut_tile = blockIdx.x / kBlocksPerTile;
   const int strip = blockIdx.x % kBlocksPerTile * kSumStrips + threadIdx.x;
-  const int64_t slice_stride = output.cut_tiles * kTileStrips;
-  const Strip* partial =
-      reinterpret_cast<const Strip*>(output.partial) + cut_tile * kTileStrips + strip;
+  const Strip* const partial = reinterpret_cast<const Strip*>(output.partial) +
+                               cut_tile * output.slices * kTileStrips + strip;
 
   Strip sum{};
 #pragma unroll 4
   for (int64_t slice = threadIdx.y; slice < output.slices; slice += kSumParts) {
-    const Strip next = partial[slice * slice_stride];
+    const Strip next = partial[slice * kTileStrips];
 #pragma unroll
     for (int e = 0; e < Tile::kVector; ++e) sum.elements[e] += next.elements[e];
   }

@@ -61,15 +61,14 @@ class TileLoader {
 
   // One of kCopyGroups parts of the next tile, if there is one.
   __device__ __forceinline__ void load_group(int group, uint32_t stage) const {
-    if (left_ <= 0) return;
 #pragma unroll
     for (int i = 0; i < CopierA::kCopies; ++i) {
-      if (i * Tile::kCopyGroups / CopierA::kCopies == group) copy_a_.copy(i, stage);
+      if (i * Tile::kCopyGroups / CopierA::kCopies == group) copy_a_.copy_if(left_ > 0, i, stage);
     }
 #pragma unroll
     for (int i = 0; i < CopierB::kCopies; ++i) {
       if (i * Tile::kCopyGroups / CopierB::kCopies == group) {
-        copy_b_.copy(i, stage + kOffsetBytesB);
+        copy_b_.copy_if(left_ > 0, i, stage + kOffsetBytesB);
       }
     }
   }

@@ -20,6 +20,7 @@
 
 #include <cstdint>
 
+#include "common/overlap.cuh"
 #include "common/sm90_cluster.cuh"
 #include "common/sm90_mbarrier.cuh"
 #include "common/sm90_warpgroup.cuh"
@@ -36,7 +37,7 @@ __global__ void MY_OPS_SM90_KERNEL(Tile::kThreads, Tile::kCluster)
   extern __shared__ __align__(1024) char shared_memory[];
   const Shared<Tile> shared{static_cast<uint32_t>(__cvta_generic_to_shared(shared_memory))};
   const uint32_t rank = Tile::kCluster > 1 ? sm90::cluster_rank() : 0;
-  if (!is_due(product)) return;
+  let_next_kernel_start();
 
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < Tile::kStages; ++stage) {
@@ -46,6 +47,8 @@ __global__ void MY_OPS_SM90_KERNEL(Tile::kThreads, Tile::kCluster)
     sm90::fence_barrier_init();
   }
   sm90::sync_cluster();
+  wait_for_previous_kernel();
+  if (!is_due(product)) return;
 
   if (threadIdx.x < 128) {
     sm90::release_registers<40>();
@@ -67,6 +70,8 @@ __global__ void __launch_bounds__(128 * Tile::kConsumers)
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   constexpr int kConsumerThreads = 128 * Tile::kConsumers;
   constexpr int kStrips = Tile::kAccumulators / 4;
+  let_next_kernel_start();
+  wait_for_previous_kernel();
   if (!is_due(product)) return;
   const int strip = blockIdx.x % kStrips, block = blockIdx.x / kStrips;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "common/overlap.cuh"
 #include "matmul/wgmma_planes.cuh"
 #include "matmul/wgmma_splitter.cuh"
 
@@ -85,6 +86,8 @@ __global__ void __launch_bounds__(kSplitThreads)
   constexpr int kBlockChunks = kSplitChunks<Layout, kScaleTiles>;
   constexpr int kElements = Splitting::kElements, kShare = kBlockChunks / 4;
   constexpr int kRowChunks = Layout::kRowBytes / 16;
+  let_next_kernel_start();
+  wait_for_previous_kernel();
   if (sources.only_if != nullptr && *sources.only_if == 0) return;
   const int64_t chunks = int64_t{sources.k_tiles} * kRowChunks;
   const int64_t blocks_per_group = (chunks + kBlockChunks - 1) / kBlockChunks;
