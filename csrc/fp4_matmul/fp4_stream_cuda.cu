@@ -8,11 +8,13 @@ namespace my_ops {
 namespace {
 
 template <typename scalar_t, Fp4Format kFormat>
-void launch_stream(const StreamArguments& args, const StreamPlan& plan) {
-  const auto bytes = stream_shared_bytes(args.out.M, args.out.K, plan.splits);
-  launch_with({static_cast<unsigned>(plan.splits), false},
-              fp4_stream_kernel<StreamTile<scalar_t, kFormat>>, plan.blocks, kStreamWarps * 32,
-              bytes, args);
+void launch_stream(const StreamArguments& args, const StreamPlan& plan, bool overlapping) {
+  const auto bytes = stream_shared_bytes(plan.warps, fp4_block_size(kFormat));
+  const auto with = [&](auto kernel) {
+    launch_with({1, overlapping}, kernel, plan.blocks, plan.warps * 32, bytes, args);
+  };
+  plan.steps == 1 ? with(fp4_stream_kernel<StreamTile<scalar_t, kFormat, 1>>)
+                  : with(fp4_stream_kernel<StreamTile<scalar_t, kFormat, kStreamSteps>>);
 }
 
 }  // namespace
@@ -22,35 +24,39 @@ bool fp4_stream(const TensorView& x, const Fp4FactorView& b, const TensorView& b
   const auto* const codes = b.packed.const_data_ptr<uint8_t>();
   const auto* const scales = b.scale.const_data_ptr<uint8_t>();
   if (!b.contracts_cols || x.scalar_type() == ScalarType::Float || x.stride(1) != 1 ||
-      !starts_at_multiple_of(codes, 0, 16) || !starts_at_multiple_of(scales, 0, 2)) {
+      !starts_at_multiple_of(x.const_data_ptr(), x.stride(0) * 2, 16) ||
+      !starts_at_multiple_of(codes, 0, 16) || !starts_at_multiple_of(scales, 0, 4)) {
     return false;
   }
   const cudaDeviceProp& device = current_device_properties();
-  using AnyTile = StreamTile<__half, Fp4Format::nvfp4>;
-  const bool clusters =
+  const int scale_block = fp4_block_size(b.format);
+  const StreamPlan plan =
+      plan_stream(x.size(0), y.size(1), b.depth(), scale_block, device.multiProcessorCount);
+  if (plan.warps == 0 || stream_shared_bytes(plan.warps, scale_block) >
+                             static_cast<int64_t>(device.sharedMemPerBlockOptin)) {
+    return false;
+  }
+  const int row_bytes = plan.steps * kStreamDepth / scale_block;
+  const StreamArguments args{
+      codes,
+      scales,
+      starts_at_multiple_of(scales, b.depth() / scale_block, std::min(row_bytes, 16)),
+      b.amax.const_data_ptr<float>(),
+      x.const_data_ptr(),
+      x.stride(0),
+      product_output(y, b.depth(), bias),
+      plan.passes};
+  using AnyTile = StreamTile<__half, Fp4Format::nvfp4, 1>;
+  const bool overlapping =
       device.major >= 9 &&
       compiled_for_clusters(reinterpret_cast<const void*>(fp4_stream_kernel<AnyTile>));
-  const StreamPlan plan = plan_stream(x.size(0), y.size(1), b.depth(),
-                                      static_cast<int64_t>(device.sharedMemPerBlockOptin), clusters,
-                                      device.multiProcessorCount);
-  if (plan.team_warps == 0) return false;
-  const StreamArguments args{codes,
-                             scales,
-                             b.amax.const_data_ptr<float>(),
-                             x.const_data_ptr(),
-                             x.stride(0),
-                             starts_at_multiple_of(x.const_data_ptr(), x.stride(0) * 2, 16),
-                             product_output(y, b.depth(), bias),
-                             stream_steps(b.depth(), plan.splits),
-                             plan.team_warps,
-                             plan.splits};
   const bool nvfp4 = b.format == Fp4Format::nvfp4;
   if (x.scalar_type() == ScalarType::Half) {
-    nvfp4 ? launch_stream<__half, Fp4Format::nvfp4>(args, plan)
-          : launch_stream<__half, Fp4Format::mxfp4>(args, plan);
+    nvfp4 ? launch_stream<__half, Fp4Format::nvfp4>(args, plan, overlapping)
+          : launch_stream<__half, Fp4Format::mxfp4>(args, plan, overlapping);
   } else {
-    nvfp4 ? launch_stream<__nv_bfloat16, Fp4Format::nvfp4>(args, plan)
-          : launch_stream<__nv_bfloat16, Fp4Format::mxfp4>(args, plan);
+    nvfp4 ? launch_stream<__nv_bfloat16, Fp4Format::nvfp4>(args, plan, overlapping)
+          : launch_stream<__nv_bfloat16, Fp4Format::mxfp4>(args, plan, overlapping);
   }
   return true;
 }
