@@ -20,6 +20,8 @@ from my_ops.ops.fp4_matmul import PackedFactor
 # and by the place of rows of scales; some with a last step or tile that is not whole.
 LARGE = [
     (5, 2048, 600),
+    (1, 4224, 300),
+    (8, 8320, 130),
     (16, 2080, 514),
     (40, 1088, 1030),
     (130, 1152, 1001),

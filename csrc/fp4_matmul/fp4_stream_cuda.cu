@@ -23,19 +23,18 @@ bool fp4_stream(const TensorView& x, const Fp4FactorView& b, const TensorView& b
                 const TensorView& y) {
   const auto* const codes = b.packed.const_data_ptr<uint8_t>();
   const auto* const scales = b.scale.const_data_ptr<uint8_t>();
+  const int64_t x_stride = x.size(0) == 1 ? 0 : x.stride(0);
   if (!b.contracts_cols || x.scalar_type() == ScalarType::Float || x.stride(1) != 1 ||
-      !starts_at_multiple_of(x.const_data_ptr(), x.stride(0) * 2, 16) ||
+      !starts_at_multiple_of(x.const_data_ptr(), x_stride * 2, 16) ||
       !starts_at_multiple_of(codes, 0, 16) || !starts_at_multiple_of(scales, 0, 4)) {
     return false;
   }
   const cudaDeviceProp& device = current_device_properties();
   const int scale_block = fp4_block_size(b.format);
   const StreamPlan plan =
-      plan_stream(x.size(0), y.size(1), b.depth(), scale_block, device.multiProcessorCount);
-  if (plan.warps == 0 || stream_shared_bytes(plan.warps, scale_block) >
-                             static_cast<int64_t>(device.sharedMemPerBlockOptin)) {
-    return false;
-  }
+      plan_stream(x.size(0), y.size(1), b.depth(), scale_block,
+                  static_cast<int64_t>(device.sharedMemPerBlockOptin), device.multiProcessorCount);
+  if (plan.warps == 0) return false;
   const int row_bytes = plan.steps * kStreamDepth / scale_block;
   const StreamArguments args{
       codes,
@@ -43,7 +42,7 @@ bool fp4_stream(const TensorView& x, const Fp4FactorView& b, const TensorView& b
       starts_at_multiple_of(scales, b.depth() / scale_block, std::min(row_bytes, 16)),
       b.amax.const_data_ptr<float>(),
       x.const_data_ptr(),
-      x.stride(0),
+      x_stride,
       product_output(y, b.depth(), bias),
       plan.passes};
   using AnyTile = StreamTile<__half, Fp4Format::nvfp4, 1>;

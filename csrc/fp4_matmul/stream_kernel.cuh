@@ -6,6 +6,12 @@
 // (stream_ring.cuh), a lane turns codes into 16-bit pairs times their block scale (stream_step.cuh)
 // and these are mma's operand A, x is B. Nothing waits for another warp until the sums of four
 // tiles are added, in the order of K. A longer K takes another pass over these four tiles.
+//
+// 13.7, 14.4 and 15.9 us at M = 1, 4 and 8, 8192 x 8192, for 9.4 of reading alone: decoding takes
+// the time of reading, and x is read by every SM, 17 MB at M = 8. No faster: codes and scales by a
+// table in shared memory (15.2 for 14.2), for one row scales times sums, not codes (14.5), K
+// divided between two blocks of a cluster (2 us more), steps of 128 codes, two to four ahead (14.1
+// to 14.4).
 #pragma once
 
 #include "fp4_matmul/stream_step.cuh"

@@ -12,12 +12,12 @@ namespace my_ops {
 constexpr int kStreamTokens = 8;   // rows of x at most
 constexpr int kStreamRows = 16;    // of the weight, a tile
 constexpr int kStreamDepth = 256;  // of K, a step
-// x lies in registers, 32 a step. 32 warps with 64 registers spilled, and took as long.
+// x lies in registers, 32 a step: 16 warps have room for two, and 32 warps, with half the
+// registers, took 20 us for 16.
 constexpr int kStreamWarps = 16;
 constexpr int kStreamSteps = 2;
-// Steps on their way to each warp. 36 KB of each SM have to be for the speed of memory, two steps
-// of 16 warps are 72. Four took 16.6 us at M = 1, 8192 x 8192, where two took 14.2: what the first
-// step needs then waits behind what the last ones do.
+// Steps on their way to each warp. Two of 16 warps are 72 KB of an SM, enough for the speed of
+// memory. With four the first step waits behind the last: 15.6 us at M = 1, 8192 x 8192, for 13.7.
 constexpr int kStreamSlots = 2;
 constexpr int kStreamGroup = 4;  // tiles between two barriers of a block
 
@@ -34,16 +34,19 @@ struct StreamPlan {
 };
 
 // K is a multiple of what keeps rows of scales at multiples of 4 bytes.
-inline StreamPlan plan_stream(int64_t M, int64_t N, int64_t K, int scale_block, int sms) {
+inline StreamPlan plan_stream(int64_t M, int64_t N, int64_t K, int scale_block,
+                              int64_t max_shared_bytes, int sms) {
   StreamPlan plan;
   if (M > kStreamTokens || N < kStreamRows || N * K < 1 << 20 || K % (4 * scale_block) != 0 ||
       N >= 1 << 30 || K >= 1 << 30) {
     return plan;
   }
+  const auto warps = static_cast<int>(
+      std::min<int64_t>(kStreamWarps, max_shared_bytes / stream_shared_bytes(1, scale_block)));
   const int64_t steps = ceil_div(K, int64_t{kStreamDepth});
-  plan.passes = static_cast<int>(ceil_div(steps, int64_t{kStreamWarps * kStreamSteps}));
+  plan.passes = static_cast<int>(ceil_div(steps, int64_t{warps * kStreamSteps}));
   const auto pass_steps = static_cast<int>(ceil_div(steps, int64_t{plan.passes}));
-  plan.steps = pass_steps > kStreamWarps ? kStreamSteps : 1;
+  plan.steps = pass_steps > warps ? kStreamSteps : 1;
   plan.warps = ceil_div(pass_steps, plan.steps);
   const int64_t tiles = ceil_div(N, int64_t{kStreamRows});
   plan.blocks = static_cast<int>(std::min<int64_t>(tiles, sms * (kStreamWarps / plan.warps)));

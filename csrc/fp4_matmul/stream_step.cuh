@@ -27,7 +27,8 @@ __device__ __forceinline__ void stream_pairs(__half, uint32_t codes, uint32_t (&
 }
 
 // A lane's part of a step: of rows lane / 4 and 8 below, 32 codes from lane % 4 * 32 and as many
-// 128 behind them, as eight words; of x, row lane / 4, the elements at the same k.
+// 128 behind them, as eight words; of x, row lane / 4, the elements at the same k. (Were the 64
+// codes neighbours, lanes would read x 128 bytes apart: 20.4 us at M = 8 for 17.7.)
 template <typename Tile>
 struct StreamStep {
   using scalar_t = typename Tile::scalar_t;
