@@ -62,7 +62,8 @@ def command(tool: str, rooms) -> list[str]:
     options = ["--tool", tool, "--print-limit", "1000", "--show-backtrace", "device"]
     # On a busy machine the import of torch takes longer than it waits for by default.
     options += ["--target-processes", "application-only", "--launch-timeout", "120"]
-    return ["compute-sanitizer", *options, *TOOLS[tool], sys.executable, __file__, "--run", "--room", *rooms]
+    sanitizer = ["compute-sanitizer", *options, *TOOLS[tool]]
+    return [*sanitizer, sys.executable, __file__, "--run", "--room", *rooms]
 
 
 def check(tool: str, rooms) -> Result:
