@@ -304,6 +304,21 @@ def test_gradients_are_straight_through(device, format, dtype):
     torch.testing.assert_close(grad_b, expected[1].float())
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("format", FORMATS)
+def test_gradients_of_a_large_product(device, format, dtype):
+    """From 2^20 elements of a factor on, the gradients have a kernel of their own on Hopper."""
+    a = torch.randn(1032, 1024, dtype=dtype, device=device)
+    grad = torch.randn(1032, 1104, dtype=dtype, device=device)
+    for b_dtype in (dtype, torch.float32):
+        b = torch.randn(1024, 1104, dtype=b_dtype, device=device)
+        qa, qb = quantized(a, b, format)
+        for layout in (grad, grad.t().contiguous().t()):
+            grad_a, grad_b = gradients(a, b, layout, format, a, b)
+            assert_product(grad_a, grad.double(), values(qb).t())
+            assert_product(grad_b, values(qa).t(), grad.double())
+
+
 def test_gradient_by_hand(device):
     # 0.2 is quantized to 0, and its row of grad_B is 0; its own gradient is not.
     a = torch.zeros(1, 16, device=device)

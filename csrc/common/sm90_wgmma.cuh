@@ -1,5 +1,6 @@
 // Device, sm_90a: the warpgroup's matrix instruction. D [64, kCols] in registers, A [64, 32 bytes]
-// and B [kCols, 32 bytes] in shared memory, both K-major. Needs no torch header.
+// and B [kCols, 32 bytes] in shared memory, K-major; with elements of 16 bits they may also be
+// outer-major, K rows of 64 or kCols elements. Needs no torch header.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +25,17 @@ __device__ __forceinline__ uint64_t tile_descriptor(uint32_t shared_address) {
   constexpr uint64_t kSwizzle = kRowBytes == 128 ? 1 : 2;
   constexpr uint64_t kEightRows = 8 * kRowBytes >> 4;
   return kSwizzle << 62 | kEightRows << 32 | uint64_t{1} << 16 | (shared_address & 0x3FFFF) >> 4;
+}
+
+// The same of an outer-major tile: blocks of 64 elements by `depth` rows of K, block_bytes apart,
+// with the 128-byte swizzle. A step of 16 rows of K adds kOuterDescriptorStep.
+constexpr uint64_t kOuterDescriptorStep = 16 * 128 >> 4;
+
+__device__ __forceinline__ uint64_t outer_tile_descriptor(uint32_t shared_address,
+                                                          int block_bytes) {
+  constexpr uint64_t kEightRows = 8 * 128 >> 4;
+  return uint64_t{1} << 62 | kEightRows << 32 | static_cast<uint64_t>(block_bytes >> 4) << 16 |
+         (shared_address & 0x3FFFF) >> 4;
 }
 
 // Before the first instruction, and after registers of D were touched.
@@ -53,8 +65,8 @@ enum class Element { bf16, fp16, tf32 };
 template <Element kElement>
 constexpr int kElementBytes = kElement == Element::tf32 ? 4 : 2;
 
-// D = A B^T, or D += A B^T.
-template <Element kElement, int kCols>
+// D = A B^T, or D += A B^T; kOuterA and kOuterB say which operands are outer-major.
+template <Element kElement, int kCols, bool kOuterA = false, bool kOuterB = false>
 struct Wgmma;
 
 // The list of D's registers in the instruction's text, and as its operands.
@@ -82,11 +94,11 @@ struct Wgmma;
 #define MY_OPS_D_OPERANDS_96 MY_OPS_D_OPERANDS_64, MY_OPS_D_OPERANDS_32(64)
 #define MY_OPS_D_OPERANDS_128 MY_OPS_D_OPERANDS_96, MY_OPS_D_OPERANDS_32(96)
 
-// `a`, `b` and `last` are the numbers of the operands that follow the kRegisters of D; `major` is
-// the 16-bit types' choice of a K-major A and B.
+// `a`, `b` and `last` are the numbers of the operands that follow the kRegisters of D; `major`
+// is the 16-bit types' choice of how A and B lie.
 #define MY_OPS_WGMMA(element, cols, registers, type, depth, major, a, b, last)                \
-  template <>                                                                                 \
-  struct Wgmma<Element::element, cols> {                                                      \
+  template <bool kOuterA, bool kOuterB>                                                       \
+  struct Wgmma<Element::element, cols, kOuterA, kOuterB> {                                    \
     static __device__ __forceinline__ void run(float (&d)[registers], uint64_t A, uint64_t B, \
                                                bool accumulate) {                             \
       asm volatile(                                                                           \
@@ -96,16 +108,16 @@ struct Wgmma;
           "wgmma.mma_async.sync.aligned.m64n" #cols "k" #depth ".f32." type "." type          \
           " {" MY_OPS_D##registers "}, %" #a ", %" #b ", accumulate, 1, 1" major ";\n}"       \
           : MY_OPS_D_OPERANDS_##registers                                                     \
-          : "l"(A), "l"(B), "r"(static_cast<int>(accumulate)));                               \
+          : "l"(A), "l"(B), "r"(static_cast<int>(accumulate)), "n"(kOuterA), "n"(kOuterB));   \
     }                                                                                         \
   }
 
-MY_OPS_WGMMA(bf16, 128, 64, "bf16", 16, ", 0, 0", 64, 65, 66);
-MY_OPS_WGMMA(bf16, 192, 96, "bf16", 16, ", 0, 0", 96, 97, 98);
-MY_OPS_WGMMA(bf16, 256, 128, "bf16", 16, ", 0, 0", 128, 129, 130);
-MY_OPS_WGMMA(fp16, 128, 64, "f16", 16, ", 0, 0", 64, 65, 66);
-MY_OPS_WGMMA(fp16, 192, 96, "f16", 16, ", 0, 0", 96, 97, 98);
-MY_OPS_WGMMA(fp16, 256, 128, "f16", 16, ", 0, 0", 128, 129, 130);
+MY_OPS_WGMMA(bf16, 128, 64, "bf16", 16, ", %67, %68", 64, 65, 66);
+MY_OPS_WGMMA(bf16, 192, 96, "bf16", 16, ", %99, %100", 96, 97, 98);
+MY_OPS_WGMMA(bf16, 256, 128, "bf16", 16, ", %131, %132", 128, 129, 130);
+MY_OPS_WGMMA(fp16, 128, 64, "f16", 16, ", %67, %68", 64, 65, 66);
+MY_OPS_WGMMA(fp16, 192, 96, "f16", 16, ", %99, %100", 96, 97, 98);
+MY_OPS_WGMMA(fp16, 256, 128, "f16", 16, ", %131, %132", 128, 129, 130);
 MY_OPS_WGMMA(tf32, 128, 64, "tf32", 8, "", 64, 65, 66);
 MY_OPS_WGMMA(tf32, 256, 128, "tf32", 8, "", 128, 129, 130);
 

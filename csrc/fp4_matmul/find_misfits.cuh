@@ -8,7 +8,7 @@ namespace my_ops {
 
 // misfits[block]: whether a scale that the block looked at lies outside of e8m0_fits and has a code
 // that is not zero.
-__global__ void __launch_bounds__(kMisfitThreads)
+static __global__ void __launch_bounds__(kMisfitThreads)
     find_misfits_kernel(const uint8_t* codes, const uint8_t* scales, int64_t count, int* misfits) {
   bool found = false;
   for (int64_t i = blockIdx.x * int64_t{kMisfitThreads} + threadIdx.x; i < count;

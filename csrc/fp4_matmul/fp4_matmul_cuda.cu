@@ -5,6 +5,7 @@
 #include "fp4_matmul/fp4_operands.cuh"
 #include "fp4_matmul/fp4_product.h"
 #include "fp4_matmul/fp4_stream.h"
+#include "fp4_matmul/fp4_wide.h"
 
 namespace my_ops {
 namespace {
@@ -82,7 +83,8 @@ void fp4_matmul_dense_cuda(const TensorView& x, const Fp4FactorView& b, const Te
                            const TensorView& y) {
   if (fp4_stream(x, b, bias, y)) return;
   OwnedTensor misfits;
-  if (fp4_fused_dense(x, b, bias, y, misfits) && !misfits.defined()) return;
+  const bool done = fp4_fused_dense(x, b, bias, y, misfits) || fp4_wide(x, b, bias, y, misfits);
+  if (done && !misfits.defined()) return;
   const int* const only_if_any = misfits.data_ptr<int>();
   with_major(x.stride(1) == 1, [&](auto major_x) {
     with_major(b.contracts_cols, [&](auto major_b) {

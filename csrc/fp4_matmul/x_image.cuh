@@ -7,6 +7,7 @@
 
 #include "common/sm90_wgmma.cuh"
 #include "fp4_matmul/fp4_fragment.cuh"
+#include "fp4_matmul/quad.cuh"
 
 namespace my_ops {
 
@@ -34,23 +35,6 @@ struct ImageLayout {
                                     sm90::swizzled_chunk<128>(in_tile % 8, index % 8) * 16);
   }
 };
-
-__device__ __forceinline__ uint32_t pick(const uint4& words, int index) {
-  const uint32_t low = index & 1 ? words.y : words.x;
-  const uint32_t high = index & 1 ? words.w : words.z;
-  return index & 2 ? high : low;
-}
-
-// Lane t of a quad gives word i of its four to lane i and gets theirs: a 4 x 4 transposition.
-__device__ __forceinline__ uint4 transpose_in_quad(const uint4& words) {
-  const int t = threadIdx.x % 4;
-  uint32_t got[4];
-#pragma unroll
-  for (int r = 0; r < 4; ++r) got[r] = __shfl_xor_sync(~0u, pick(words, t ^ r), r);
-  const uint4 by_distance = {got[0], got[1], got[2], got[3]};
-  return {pick(by_distance, t), pick(by_distance, t ^ 1), pick(by_distance, t ^ 2),
-          pick(by_distance, t ^ 3)};
-}
 
 // A quad of lanes brings the 128 elements of one row and step, lane t those from 32 t on: `words`
 // gives 8 elements in the order of decoded codes.

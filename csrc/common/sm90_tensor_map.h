@@ -1,0 +1,43 @@
+// Host: how the copy engine finds boxes of a matrix of 16-bit elements (sm90_bulk_copy.cuh). Needs
+// no torch header.
+#pragma once
+
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace my_ops {
+
+// cuTensorMapEncodeTiled, asked for at run time: libcuda is no library to link with, as a machine
+// without a driver has none. Null where the driver is older than Hopper.
+inline auto tensor_map_encoder() {
+  using Encoder = decltype(&cuTensorMapEncodeTiled);
+  static const Encoder encoder = [] {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult found;
+    const cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function,
+                                                               12000, cudaEnableDefault, &found);
+    return error == cudaSuccess && found == cudaDriverEntryPointSuccess
+               ? reinterpret_cast<Encoder>(function)
+               : nullptr;
+  }();
+  return encoder;
+}
+
+// A matrix with dense rows that start at multiples of 16 bytes, in boxes of 64 columns, 128 bytes,
+// and `box_rows` rows with the hardware's 128-byte swizzle. False where there is no such map.
+inline bool encode_tensor_map(CUtensorMap& map, const void* data, int64_t rows, int64_t cols,
+                              int64_t row_stride, int box_rows) {
+  const auto encoder = tensor_map_encoder();
+  if (encoder == nullptr) return false;
+  const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(cols), static_cast<cuuint64_t>(rows)};
+  const cuuint64_t stride_bytes[1] = {static_cast<cuuint64_t>(row_stride) * 2};
+  const cuuint32_t box[2] = {64, static_cast<cuuint32_t>(box_rows)}, steps[2] = {1, 1};
+  return encoder(&map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 2, const_cast<void*>(data), sizes,
+                 stride_bytes, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                 CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+}  // namespace my_ops

@@ -1,0 +1,16 @@
+// The products of fp4_matmul whose factor is stored along the dimension that is not contracted, on
+// Hopper's tensor cores. Included by fp4_matmul_cuda.cu.
+#pragma once
+
+#include "fp4_matmul/fp4_product.h"
+
+namespace my_ops {
+
+// y = x * b + bias for a dense x of 16 bits. False where that was not done: the product is small,
+// b is stored along the other dimension, x or b is not aligned, or the device has no wgmma.
+//
+// `misfits` as in fp4_fused.h.
+bool fp4_wide(const TensorView& x, const Fp4FactorView& b, const TensorView& bias,
+              const TensorView& y, OwnedTensor& misfits);
+
+}  // namespace my_ops
