@@ -69,20 +69,30 @@ MY_OPS_FP4 float div_rn(float a, float b) { return a / b; }
 MY_OPS_FP4 float min_of(float a, float b) { return a < b ? a : b; }  // b where a is NaN
 MY_OPS_FP4 float max_of(float a, float b) { return a > b ? a : b; }
 
+// Of the bits of magnitudes, as signed numbers, which every vector unit compares.
+MY_OPS_FP4 int32_t min_of(int32_t a, int32_t b) { return a < b ? a : b; }
+MY_OPS_FP4 int32_t max_of(int32_t a, int32_t b) { return a > b ? a : b; }
+
+MY_OPS_FP4 int32_t magnitude_bits(float x) {
+  return static_cast<int32_t>(float_bits(x) & 0x7FFFFFFFu);
+}
 MY_OPS_FP4 bool is_nan_bits(uint32_t bits) { return (bits & 0x7FFFFFFFu) > 0x7F800000u; }
 
 // ---- E2M1 elements ----
 
 // Nearest, ties to the even code, saturating, sign of zero kept. x is not NaN.
-// With p the power of two below |x| (1 at least), adding 1.5 * 2^22 * p leaves |x| / (p / 2),
-// rounded by the adder itself, in the low bits of the sum, and log2(p) in its exponent field; the
-// code is the first plus twice the second. The product is exact, so fusing it changes nothing.
+// A code is the smallest of three lines, each rounded to an integer: 2 |x| for |x| up to 2, |x| + 2
+// up to 4, |x| / 2 + 4 above. Adding 1.5 * 2^22, 2^23 or 2^24 rounds |x| to a multiple of 1/2, 1 or
+// 2 in the adder, to even in a tie as the codes want it, and leaves the integer in the low bits of
+// the sum. All choices are between integers, which compilers put into vector registers.
 MY_OPS_FP4 uint32_t e2m1_encode(float x) {
-  const float y = min_of(bits_float(float_bits(x) & 0x7FFFFFFFu), kE2M1Max);
-  const float p = bits_float(float_bits(max_of(y, 1.0f)) & 0x7F800000u);
-  const uint32_t sum = float_bits(p * 6291456.0f + y);
-  // sum >> 22 is 2 * (149 + log2(p)) + 1, which is 3 + 2 * log2(p) modulo 8.
-  return ((sum + (sum >> 22) - 3u) & 7u) | ((float_bits(x) >> 28) & 8u);
+  constexpr int32_t kMaxBits = 0x40C00000;  // 6
+  const float y = bits_float(min_of(magnitude_bits(x), kMaxBits));
+  const int32_t line_0 = float_bits(add_rn(y, 6291456.0f)) & 0xFFFFu;
+  const int32_t line_2 = float_bits(add_rn(y, 12582914.0f)) & 0xFFFFu;
+  const int32_t line_4 = float_bits(add_rn(y, 25165832.0f)) & 0xFFFFu;
+  const uint32_t code = min_of(min_of(line_0, line_2), line_4);
+  return code | ((float_bits(x) >> 28) & 8u);
 }
 
 // Stochastic: |x| plus random_byte / 256 of the step at |x|, cut down to the grid. x is not NaN.

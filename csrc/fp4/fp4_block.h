@@ -1,4 +1,4 @@
-// How one block is quantized: its scale, then its codes. Host and device, needs no torch.
+// The scale of one block, from its largest magnitude. Host and device, needs no torch.
 //
 // The CPU and CUDA kernels share these functions, so they agree on every byte.
 #pragma once
@@ -25,26 +25,6 @@ MY_OPS_FP4 Fp4BlockScale nvfp4_block_scale(float block_amax, Nvfp4TensorScale te
 MY_OPS_FP4 Fp4BlockScale mxfp4_block_scale(float block_amax, Fp4ScaleMode mode) {
   const uint8_t byte = e8m0_encode(block_amax, mode);
   return {byte, byte == kE8M0NaN, bits_float((254u - byte) << 23)};
-}
-
-// N codes of x * multiplier, the first in the lowest nibble.
-template <int N>
-MY_OPS_FP4 uint32_t fp4_encode(const float (&x)[N], Fp4BlockScale scale) {
-  uint32_t codes = 0;
-  for (int i = 0; i < N; ++i) codes |= e2m1_encode(mul_rn(x[i], scale.multiplier)) << (4 * i);
-  return scale.is_nan ? kEightCodes7 : codes;
-}
-
-// The same with a random byte for each element: byte i of the little-endian words.
-template <int N>
-MY_OPS_FP4 uint32_t fp4_encode_stochastic(const float (&x)[N], Fp4BlockScale scale,
-                                          const uint32_t (&random_words)[N / 4]) {
-  uint32_t codes = 0;
-  for (int i = 0; i < N; ++i) {
-    const uint32_t random_byte = (random_words[i / 4] >> (8 * (i % 4))) & 0xFFu;
-    codes |= e2m1_encode_stochastic(mul_rn(x[i], scale.multiplier), random_byte) << (4 * i);
-  }
-  return scale.is_nan ? kEightCodes7 : codes;
 }
 
 }  // namespace my_ops
