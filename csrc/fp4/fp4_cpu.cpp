@@ -34,7 +34,7 @@ void for_each_piece(const Fp4Rows& shape, int64_t piece, Function function) {
 // The largest magnitude of the tile that a block of one row is part of.
 template <typename scalar_t>
 int32_t tile_largest(const scalar_t* x, const Fp4Rows& shape, int64_t row, int64_t k,
-                      int64_t count) {
+                     int64_t count) {
   const int64_t first = row / kTileRows * kTileRows;
   int32_t largest = 0;
   for (int64_t r = first; r < std::min(first + kTileRows, shape.rows); ++r) {
@@ -93,7 +93,8 @@ void quantize_rows(const scalar_t* x, const Fp4Rows& shape, const Fp4QuantizeOpt
       const int64_t chunk = row * ceil_div(shape.K, int64_t{16}) + k / 16;
       encode_stochastic(elements, padded, options.seed, chunk, codes);
     } else {
-      for (int64_t i = 0; i < padded; ++i) codes[i] = static_cast<uint8_t>(e2m1_encode(elements[i]));
+      for (int64_t i = 0; i < padded; ++i)
+        codes[i] = static_cast<uint8_t>(e2m1_encode(elements[i]));
     }
 
     // Store. The spare nibble of an odd row is 0.

@@ -19,19 +19,28 @@ struct Fp4BlockFactor {
   float factor;
 };
 
-// The hardware converts E4M3 from sm_89 on. Where the unrounded scale is neither saturated (over
-// 464) nor so small that its grid is coarse, rounding it moves no magnitude beyond 6.75, whose
-// code is 7 without being cut.
-__device__ __forceinline__ Fp4BlockFactor nvfp4_block_factor(float block_amax,
-                                                             Nvfp4TensorScale tensor) {
+// The hardware converts E4M3 from sm_89 on.
+__device__ __forceinline__ uint8_t nvfp4_scale_byte(float block_amax, Nvfp4TensorScale tensor) {
   const float unrounded = __fmul_rn(block_amax, tensor.scale_per_amax);
-  const uint8_t byte = __nv_cvt_float_to_fp8(unrounded, __NV_SATFINITE, __NV_E4M3);
+  return __nv_cvt_float_to_fp8(unrounded, __NV_SATFINITE, __NV_E4M3);
+}
+
+// Where the scale is neither saturated nor so small that its grid is coarse, rounding it has moved
+// no magnitude beyond 6.75, whose code is 7 without being cut.
+__device__ __forceinline__ float nvfp4_factor(uint8_t byte, Nvfp4TensorScale tensor) {
+  constexpr uint8_t kSmallest = 0x04, kSaturated = 0x7E;
   const float block_scale = __half2float(__half(__nv_cvt_fp8_to_halfraw(byte, __NV_E4M3)));
   const float reciprocal = fminf(__frcp_rn(__fmul_rn(block_scale, tensor.global)), kFloat32Max);
   const float multiplier = byte == 0 ? 0.0f : reciprocal;
-  const bool stays_below_7 = unrounded >= 0x1p-7f && unrounded <= 464.0f;
+  const bool stays_below_7 = byte >= kSmallest && byte < kSaturated;
   const float factor = stays_below_7 ? multiplier : -multiplier;
-  return {byte, byte == kE4M3NaN ? bits_float(0x7FC00000u) : factor};
+  return byte == kE4M3NaN ? bits_float(0x7FC00000u) : factor;
+}
+
+__device__ __forceinline__ Fp4BlockFactor nvfp4_block_factor(float block_amax,
+                                                             Nvfp4TensorScale tensor) {
+  const uint8_t byte = nvfp4_scale_byte(block_amax, tensor);
+  return {byte, nvfp4_factor(byte, tensor)};
 }
 
 __device__ __forceinline__ Fp4BlockFactor mxfp4_block_factor(float block_amax, Fp4ScaleMode mode) {
@@ -99,8 +108,9 @@ __device__ __forceinline__ uint32_t with_signs(uint32_t codes, const Fp4Eight<sc
 }
 
 // Eight codes, rounded to nearest. MXFP4's factor is a power of two, so its product is exact and
-// may be fused with the addition; NVFP4's is rounded first.
-template <Fp4Format kFormat, typename scalar_t>
+// may be fused with the addition; NVFP4's is rounded first. kOrdinary: the factor of NVFP4 is known
+// to need no cut.
+template <Fp4Format kFormat, bool kOrdinary = false, typename scalar_t>
 __device__ __forceinline__ uint32_t fp4_encode8(const Fp4Eight<scalar_t>& x, float factor) {
   float v[8];
   to_floats(x, v);
@@ -111,7 +121,8 @@ __device__ __forceinline__ uint32_t fp4_encode8(const Fp4Eight<scalar_t>& x, flo
   } else {
 #pragma unroll
     for (int e = 0; e < 8; ++e) v[e] = __fmul_rn(fabsf(v[e]), fabsf(factor));
-    if (!(factor >= 0.0f)) {  // a branch: cutting every element would cost one instruction in ten
+    if (!kOrdinary &&
+        !(factor >= 0.0f)) {  // a branch: cutting every element would cost one instruction in ten
 #pragma unroll
       for (int e = 0; e < 8; ++e) v[e] = fminf(v[e], kE2M1Max);
       if (factor != factor) return kEightCodes7;
