@@ -23,8 +23,11 @@ def two_calls(x, weight, eps, format, weight_offset, options):
     return my_ops.fp4_quantize(y, format, **options)
 
 
-# Narrow rows, the least and the most that one kernel takes, whole and ragged ones in between.
-@pytest.mark.parametrize("H", [16, 40, 1024, 2048, 2080, 4096, 5120, 8192, 14336, 16384, 20480])
+# Narrow rows, the least and the most that one kernel takes, whole and ragged ones in between, with
+# two and with four pieces a thread.
+@pytest.mark.parametrize(
+    "H", [16, 40, 496, 512, 1040, 2048, 2080, 3072, 4096, 5120, 8192, 14336, 16384, 20480]
+)
 @pytest.mark.parametrize(("format", "options"), RECIPES, ids=str)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_same_bytes_as_two_calls(device, H, format, options, dtype):
