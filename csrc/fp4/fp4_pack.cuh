@@ -84,27 +84,9 @@ __device__ __forceinline__ float larger(float a, float b) {
   }
 }
 
-// The larger magnitudes of two pairs, with signs that mean nothing: one instruction from sm_86 on.
-template <typename scalar_t, bool kKeepNaN>
-__device__ __forceinline__ uint32_t larger_magnitudes(uint32_t a, uint32_t b) {
-  uint32_t c;
-#if __CUDA_ARCH__ >= 860
-  constexpr bool kHalf = std::is_same<scalar_t, __half>::value;
-  if constexpr (kHalf && kKeepNaN) {
-    asm("max.NaN.xorsign.abs.f16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
-  } else if constexpr (kHalf) {
-    asm("max.xorsign.abs.f16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
-  } else if constexpr (kKeepNaN) {
-    asm("max.NaN.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
-  } else {
-    asm("max.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
-  }
-#else
-  const auto x = __habs2(as_pair<scalar_t>(a)), y = __habs2(as_pair<scalar_t>(b));
-  const auto pair = kKeepNaN ? __hmax2_nan(x, y) : __hmax2(x, y);
-  memcpy(&c, &pair, sizeof c);
-#endif
-  return c;
+template <bool kKeepNaN, typename Pair>
+__device__ __forceinline__ Pair larger(Pair a, Pair b) {
+  return kKeepNaN ? __hmax2_nan(a, b) : __hmax2(a, b);
 }
 
 // The largest magnitudes of the elements in some words: of float32 one, of 16-bit elements those of
@@ -119,17 +101,12 @@ __device__ __forceinline__ float2 largest_magnitudes(const uint32_t (&words)[kWo
     }
     return {largest, largest};
   } else {
-    uint32_t largest[kWords];
-    memcpy(largest, words, sizeof largest);
+    Fp4Pair<scalar_t> largest{};
 #pragma unroll
-    for (int half = kWords / 2; half >= 1; half /= 2) {
-#pragma unroll
-      for (int w = 0; w < half; ++w) {
-        largest[w] = larger_magnitudes<scalar_t, kKeepNaN>(largest[w], largest[w + half]);
-      }
+    for (int w = 0; w < kWords; ++w) {
+      largest = larger<kKeepNaN>(largest, __habs2(as_pair<scalar_t>(words[w])));
     }
-    const float2 both = to_floats(as_pair<scalar_t>(largest[0]));
-    return {fabsf(both.x), fabsf(both.y)};
+    return to_floats(largest);
   }
 }
 

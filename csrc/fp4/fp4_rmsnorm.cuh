@@ -62,7 +62,8 @@ __global__ void __launch_bounds__(kRmsnormFp4Threads, kRmsnormFp4Blocks<kPieces>
   const int first_unit = warp * groups / warps * kTogether;
   const int units = (warp + 1) * groups / warps * kTogether - first_unit;
   const int first = first_unit * kRmsnormFp4Unit + lane * kRmsnormFp4Elements;
-  const auto exists = [&](int v) { return v < units && v * kRmsnormFp4Unit < H - first; };
+  const int left = min(H - first, units * kRmsnormFp4Unit);
+  const auto exists = [&](int v) { return v * kRmsnormFp4Unit < left; };
 
   float4* const weights = block_weights + first_unit * 4 * 32 + lane;
 #pragma unroll
