@@ -9,6 +9,16 @@
 
 namespace my_ops {
 
+// How the rows of all tensors lie.
+enum class Rows {
+  even,     // the rows of each evenly spaced, in packs that can be loaded and stored whole
+  aligned,  // in such packs
+  shifted,  // of so many packs, but loaded from any element on
+  ragged,   // of any width, from any element on
+};
+template <Rows kRows>
+constexpr bool kInPacks = kRows == Rows::even || kRows == Rows::aligned;
+
 template <typename x_t, typename w_t>
 struct BackwardArgs {
   using acc_t = typename Arithmetic<x_t>::acc_t;

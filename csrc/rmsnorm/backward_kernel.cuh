@@ -14,15 +14,12 @@
 // sums of every slice, `Phase::apply` reads all again and adds those sums up.
 #pragma once
 
-#include <cuda_pipeline.h>
-
 #include <cstdint>
 
 #include "common/reduce.cuh"
 #include "rmsnorm/backward_args.cuh"
 #include "rmsnorm/overlap.cuh"
 #include "rmsnorm/phase.cuh"
-#include "rmsnorm/row_ahead.cuh"
 #include "rmsnorm/row_registers.cuh"
 #include "rmsnorm/row_store.cuh"
 
@@ -31,25 +28,26 @@ namespace my_ops {
 constexpr int kBackwardLaneThreads = 128;
 constexpr int kBackwardVectors = 4;  // chunks of a thread where blocks own rows
 
-// 16 warps on an SM, 64 KB in flight; 12 where four chunks of 16-bit rows are realigned. What
+// 16 warps on an SM, 64 KB in flight; 12 where 16-bit rows are moved to where they are stored. What
 // spills comes back through the same queue as the rows, behind them, and halves the speed.
-template <typename x_t, int kVectors, bool kAligned>
-constexpr int kBackwardRegisters = kAligned || kVectors == 2 || sizeof(x_t) > 2 ? 128 : 168;
+template <typename x_t, int kVectors, Rows kRows>
+constexpr int kBackwardRegisters = kRows == Rows::ragged && sizeof(x_t) == 2 ? 168
+                                   : kVectors == 2 && sizeof(x_t) == 4       ? 80
+                                                                             : 128;
 
-// What a thread keeps in shared memory: its weights, for want of registers, and what is added to
-// grad_x. An odd number of packs, so that lanes side by side use all banks.
+// What a thread keeps in shared memory: its weights, for want of registers. An odd number of packs,
+// so that lanes side by side use all banks.
 template <typename x_t, int kVectors>
 constexpr int kOwnPacks =
-    kVectors * static_cast<int>(sizeof(typename Arithmetic<x_t>::acc_t) / sizeof(x_t) + 1) | 1;
+    kVectors * static_cast<int>(sizeof(typename Arithmetic<x_t>::acc_t) / sizeof(x_t)) | 1;
 
-// `kAligned`: all chunks can be loaded and stored whole. `kEven`: the rows are evenly spaced.
-template <typename x_t, typename w_t, int kLanes, int kVectors, bool kAligned, bool kEven,
-          Phase kPhase>
-__global__ void __maxnreg__((kBackwardRegisters<x_t, kVectors, kAligned>))
+template <typename x_t, typename w_t, int kLanes, int kVectors, Rows kRows, Phase kPhase>
+__global__ void __maxnreg__((kBackwardRegisters<x_t, kVectors, kRows>))
     rmsnorm_backward_kernel(const __grid_constant__ BackwardArgs<x_t, w_t> args) {
   using acc_t = typename Arithmetic<x_t>::acc_t;
   constexpr int N = kChunkElements<x_t>;
   constexpr int kWidth = kLanes > 0 ? kLanes : kWarpSize;
+  constexpr bool kAligned = kInPacks<kRows>;
   constexpr int kWeightPacks = N * sizeof(acc_t) / kChunkBytes;
   extern __shared__ __align__(16) unsigned char shared[];  // [threads, kOwnPacks] packs
   let_next_kernel_start();
@@ -68,7 +66,7 @@ __global__ void __maxnreg__((kBackwardRegisters<x_t, kVectors, kAligned>))
 
   // Load: the first row, then the weight.
   int64_t row = part * groups + group;
-  using Row = RowRegisters<x_t, kVectors, kAligned, kEven>;
+  using Row = RowRegisters<x_t, kVectors, kRows>;
   Row x(args.x, args.x_layout, args.rows, args.H, owned, lane, kWidth);
   Row grad(args.grad, args.grad_layout, args.rows, args.H, owned, lane, kWidth);
   x.begin(row);
@@ -87,13 +85,6 @@ __global__ void __maxnreg__((kBackwardRegisters<x_t, kVectors, kAligned>))
     if (index < owned.chunks) load_weight<kAligned>(args, owned.first + index * N, weight);
     store_own(own_weight + v * kWeightPacks, weight);
   }
-  RowAhead<x_t, kVectors, kEven> more(args.grad_sum, args.grad_sum_layout, args.rows, owned, lane,
-                                      kWidth, own_weight + kVectors * kWeightPacks, 1);
-  if (kAligned && args.grad_sum != nullptr) {
-    more.begin(row);
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) more.request(v);
-  }
 
   int parity = 0;
   // The trip count is the warp's, for the shuffles: groups without a row left run along.
@@ -104,6 +95,18 @@ __global__ void __maxnreg__((kBackwardRegisters<x_t, kVectors, kAligned>))
     if (kWidth < kWarpSize && row >= args.rows) {
       x.clear();
       grad.clear();
+    }
+
+    // Load what is added to the row, to have it after the sums; one chunk at a time where there are
+    // no registers left for that.
+    Row grad_sum_row(args.grad_sum, args.grad_sum_layout, args.rows, args.H, owned, lane, kWidth);
+    Pack grad_sum[kVectors];
+    if (kPhase != Phase::sums && args.grad_sum != nullptr) {
+      grad_sum_row.begin(row);
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) {
+        if constexpr (kAligned) grad_sum[v] = grad_sum_row.load_one(v);
+      }
     }
 
     // Reduce: x^2 and a * x over the row.
@@ -138,10 +141,7 @@ __global__ void __maxnreg__((kBackwardRegisters<x_t, kVectors, kAligned>))
     const RowScale<acc_t> scale = row_scale<acc_t>(sums[0], sums[1], args.inverse_H, args.eps);
 
     // Compute and store; refill each register as soon as it has been read.
-    RowStore<x_t, kWidth, kAligned> grad_x_row(args.grad_x + row * args.H, owned, row < args.rows);
-    Row grad_sum(args.grad_sum, args.grad_sum_layout, args.rows, args.H, owned, lane, kWidth);
-    if (!kAligned && args.grad_sum != nullptr) grad_sum.begin(row);
-    if (kAligned && args.grad_sum != nullptr) more.begin(row + row_step);
+    RowStore<x_t, kWidth, kRows> grad_x_row(args.grad_x + row * args.H, owned, row < args.rows);
     x.begin(row + row_step);
     grad.begin(row + row_step);
 #pragma unroll
@@ -156,12 +156,8 @@ __global__ void __maxnreg__((kBackwardRegisters<x_t, kVectors, kAligned>))
       grad.load(v);
       if constexpr (kPhase != Phase::sums) {
         if (args.grad_sum != nullptr) {
-          if constexpr (kAligned) {
-            add_pack<x_t>(more.take(v), grad_x);
-            more.request(v);
-          } else {
-            add_pack<x_t>(grad_sum.load_one(v), grad_x);
-          }
+          if constexpr (!kAligned) grad_sum[v] = grad_sum_row.load_one(v);
+          add_pack<x_t>(grad_sum[v], grad_x);
         }
         if (args.grad_x != nullptr) grad_x_row.store(v, narrow_pack<x_t>(grad_x));
       }
@@ -176,12 +172,11 @@ __global__ void __maxnreg__((kBackwardRegisters<x_t, kVectors, kAligned>))
     for (int v = 0; v < kVectors; ++v) {
       const int64_t column = owned.first + (v * kWidth + lane) * N;
       if (v * kWidth + lane < owned.chunks)
-        store_partial<kAligned>(part_row, column, args.H, grad_weight[v]);
+        store_partial<kRows != Rows::ragged>(part_row, column, args.H, grad_weight[v]);
     }
   } else {
     constexpr int kColumns = kWidth * kVectors * N;
     acc_t(*const by_group)[kColumns] = reinterpret_cast<acc_t(*)[kColumns]>(shared);
-    __pipeline_wait_prior(0);
     __syncthreads();
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {

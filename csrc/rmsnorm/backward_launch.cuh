@@ -8,30 +8,26 @@
 #include <map>
 #include <tuple>
 
-#include "rmsnorm/backward_config.cuh"
+#include "rmsnorm/backward_kernels.cuh"
 #include "rmsnorm/overlap.cuh"
 #include "rmsnorm/weight_gradient.cuh"
 
 namespace my_ops {
 
-// How the rows of all tensors lie: whether chunks can be loaded and stored whole, and whether the
-// rows of each are then evenly spaced as well.
-enum class Rows { unaligned, aligned, even };
-
-// Whether there is a kernel for unaligned rows. Others have to be copied.
-inline bool takes_unaligned(const BackwardConfig& config) { return !config.wide; }
-
 // The kernel of a configuration, and how many rows of partial_weight ("parts") it writes.
 template <typename x_t, typename w_t>
 struct BackwardLauncher {
   using Args = BackwardArgs<x_t, w_t>;
-  using Kernel = void (*)(Args);
+  using Kernels = BackwardKernels<x_t, w_t>;
+  using Kernel = typename Kernels::Kernel;
   BackwardConfig config;
   Rows lie;
   int64_t parts;
 
-  static cudaError_t plan(const BackwardConfig& config, Rows lie, int64_t rows,
-                          const DeviceLimits& limits, BackwardLauncher& launcher) {
+  static cudaError_t plan(BackwardConfig config, Rows lie, int64_t rows, const DeviceLimits& limits,
+                          BackwardLauncher& launcher) {
+    // Twice the chunks have the same sums; not every kind of rows has a kernel for fewer.
+    if (config.lanes > 0 && lie == Rows::shifted) config.vectors = 4;
     int resident = 0;
     const cudaError_t error = resident_parts(config, lie, limits, resident);
     launcher = {config, lie, parts_for(config, rows, resident, limits)};
@@ -46,11 +42,11 @@ struct BackwardLauncher {
     args.slice_chunks = static_cast<int>((chunks + config.slices - 1) / config.slices);
     args.warp_chunks = (args.slice_chunks + warps - 1) / warps;
     if (!config.whole) {
-      const cudaError_t error = launch_kernel(kernel(config, lie, Phase::sums), args, stream);
+      const cudaError_t error = launch_kernel(Kernels::of(config, lie, Phase::sums), args, stream);
       if (error != cudaSuccess) return error;
     }
     const Phase phase = config.whole ? Phase::whole : Phase::apply;
-    return launch_kernel(kernel(config, lie, phase), args, stream);
+    return launch_kernel(Kernels::of(config, lie, phase), args, stream);
   }
 
  private:
@@ -63,40 +59,6 @@ struct BackwardLauncher {
     const int64_t twice = (once + 1) / 2;
     const int64_t spread = std::min<int64_t>(once, limits.multiprocessors / config.slices);
     return std::max<int64_t>(1, std::min(resident, std::max(twice, spread)));
-  }
-
-  template <int kLanes, int kVectors>
-  static Kernel lanes_kernel(Rows lie) {
-    constexpr Phase whole = Phase::whole;
-    switch (lie) {
-      case Rows::even:
-        return rmsnorm_backward_kernel<x_t, w_t, kLanes, kVectors, true, true, whole>;
-      case Rows::aligned:
-        return rmsnorm_backward_kernel<x_t, w_t, kLanes, kVectors, true, false, whole>;
-      default:
-        return rmsnorm_backward_kernel<x_t, w_t, kLanes, kVectors, false, false, whole>;
-    }
-  }
-  template <Phase kPhase>
-  static Kernel block_kernel(Rows lie) {
-    constexpr int kVectors = kBackwardVectors;
-    return lie == Rows::unaligned
-               ? rmsnorm_backward_kernel<x_t, w_t, 0, kVectors, false, false, kPhase>
-               : rmsnorm_backward_kernel<x_t, w_t, 0, kVectors, true, false, kPhase>;
-  }
-  static Kernel kernel(const BackwardConfig& config, Rows lie, Phase phase) {
-    const bool two = config.vectors == 2;
-    if (config.lanes == 8) return two ? lanes_kernel<8, 2>(lie) : lanes_kernel<8, 4>(lie);
-    if (config.lanes == 32) return two ? lanes_kernel<32, 2>(lie) : lanes_kernel<32, 4>(lie);
-    if constexpr (sizeof(x_t) > 2) {
-      if (config.wide && config.vectors > kWideVectors) {
-        return rmsnorm_backward_wide_kernel<x_t, w_t, 2 * kWideVectors>;
-      }
-    }
-    if (config.wide) return rmsnorm_backward_wide_kernel<x_t, w_t, kWideVectors>;
-    if (phase == Phase::sums) return block_kernel<Phase::sums>(lie);
-    if (phase == Phase::apply) return block_kernel<Phase::apply>(lie);
-    return block_kernel<Phase::whole>(lie);
   }
 
   static int block_threads(const BackwardConfig& config) {
@@ -154,7 +116,7 @@ struct BackwardLauncher {
     if (error != cudaSuccess) return error;
     int& answer = known[{device, config.lanes, config.vectors, config.threads, config.slices, lie}];
     if (answer == 0) {
-      const Kernel asked = kernel(config, lie, config.whole ? Phase::whole : Phase::apply);
+      const Kernel asked = Kernels::of(config, lie, config.whole ? Phase::whole : Phase::apply);
       error = opt_in(asked, config);
       if (error != cudaSuccess) return error;
       cudaLaunchAttribute cluster;

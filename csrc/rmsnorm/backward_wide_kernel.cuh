@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kWideThreads + kWideExtraThreads, 1)
       for (int j = 0; j < N; ++j) weight[v][j] = owns(v) ? weight[v][j] : acc_t(0);
     }
 
-    RowAhead<x_t, kVectors, false> more(
+    RowAhead<x_t, kVectors> more(
         args.grad_sum, args.grad_sum_layout, args.rows, owned, thread, threads,
         reinterpret_cast<Pack*>(ring) + kSlots * 2 * threads + thread, threads);
     if (kMoreAhead && args.grad_sum != nullptr) {

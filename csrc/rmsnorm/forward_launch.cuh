@@ -40,6 +40,14 @@ inline ForwardConfig forward_block_config(int64_t chunks, int vectors, int max_c
   return {ForwardKind::registers, 0, vectors, static_cast<int>(warps) * kWarpSize, slices};
 }
 
+// Packs of a row; 0: it is taken by elements. float64, which gradcheck needs and nobody runs fast,
+// always is: two thirds of its kernels need not be compiled.
+template <typename x_t>
+int64_t row_packs(int64_t H) {
+  constexpr int N = kChunkElements<x_t>;
+  return sizeof(x_t) > 4 || H % N != 0 ? 0 : H / N;
+}
+
 // A function of the width and the device only, never of the number of rows: a row must have the
 // same bits in every batch.
 //
@@ -60,15 +68,14 @@ inline ForwardConfig forward_block_config(int64_t chunks, int vectors, int max_c
 //   <= 12288              a block of up to 512 threads, 24 columns a thread
 //   <= 12288 * 16         2, 4, 8 or 16 such blocks in a cluster
 //   more                  slices of 12288, two launches
-inline ForwardConfig forward_config(int64_t H, int pack_elements, const DeviceLimits& limits) {
+inline ForwardConfig forward_config(int64_t H, int64_t packs, const DeviceLimits& limits) {
   constexpr auto registers = ForwardKind::registers;
-  if (H % pack_elements != 0) {
+  if (packs == 0) {
     if (H <= 16 * 8) return {registers, 16, 8, 128, 1};
     if (H <= 32 * 8) return {registers, 32, 8, 128, 1};
     if (H <= 32 * 32) return {registers, 32, 32, 128, 1};
     return forward_block_config(H, 24, limits.max_cluster_blocks);
   }
-  const int64_t packs = H / pack_elements;
   if (packs <= 8) return {registers, 8, 1, 256, 1};
   if (packs <= 32) return {registers, 8, 4, 256, 1};
   if (packs <= 128) return {registers, 32, 4, 128, 1};
@@ -168,11 +175,13 @@ cudaError_t launch_forward_access(ForwardArgs<x_t, w_t> args, const ForwardConfi
 template <typename x_t, typename w_t>
 cudaError_t launch_forward(const ForwardArgs<x_t, w_t>& args, const ForwardConfig& config,
                            bool aligned, cudaStream_t stream) {
-  if (args.H % kChunkElements<x_t> != 0) {
-    return launch_forward_access<Access::elements>(args, config, stream);
+  if constexpr (sizeof(x_t) <= 4) {
+    if (row_packs<x_t>(args.H) > 0) {
+      return aligned ? launch_forward_access<Access::packs>(args, config, stream)
+                     : launch_forward_access<Access::shifted_packs>(args, config, stream);
+    }
   }
-  return aligned ? launch_forward_access<Access::packs>(args, config, stream)
-                 : launch_forward_access<Access::shifted_packs>(args, config, stream);
+  return launch_forward_access<Access::elements>(args, config, stream);
 }
 
 }  // namespace my_ops

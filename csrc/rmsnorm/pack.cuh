@@ -135,26 +135,14 @@ __device__ __forceinline__ Pack straddling_pack(const Pack& low, const Pack& hig
           __funnelshift_r(words[2], words[3], bits), __funnelshift_r(words[3], words[4], bits)};
 }
 
-// The pack of another of `kWidth` neighbouring lanes.
-template <int kWidth>
-__device__ __forceinline__ Pack pack_of_lane(const Pack& pack, int lane) {
-  const auto word_of_lane = [&](unsigned word) {
-    return __shfl_sync(0xffffffffu, word, lane, kWidth);
-  };
-  return {word_of_lane(pack.x), word_of_lane(pack.y), word_of_lane(pack.z), word_of_lane(pack.w)};
-}
-
 // `pack` with zeros from element `count` on.
 template <typename scalar_t>
 __device__ __forceinline__ Pack first_elements(const Pack& pack, int count) {
-  constexpr int N = kChunkElements<scalar_t>;
-  if (count >= N) return pack;
-  Vec<scalar_t, N> chunk = *reinterpret_cast<const Vec<scalar_t, N>*>(&pack);
-#pragma unroll
-  for (int j = 0; j < N; ++j) {
-    if (j >= count) chunk.elements[j] = scalar_t{};
-  }
-  return *reinterpret_cast<const Pack*>(&chunk);
+  const int bytes = count * static_cast<int>(sizeof(scalar_t));
+  const auto mask = [&](int word) {
+    return bytes >= 4 * word + 4 ? 0xFFFFFFFFu : bytes > 4 * word ? 0xFFFFu : 0u;
+  };
+  return {pack.x & mask(0), pack.y & mask(1), pack.z & mask(2), pack.w & mask(3)};
 }
 
 }  // namespace my_ops

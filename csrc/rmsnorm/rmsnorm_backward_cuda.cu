@@ -31,10 +31,14 @@ void rmsnorm_backward_cuda(const TensorView& grad, const TensorView& grad_sum, c
     const bool aligned = rows_aligned(kChunk, grad, grad_sum, x, weight, grad_x);
     const bool even =
         args.grad_layout.dims == 1 && args.x_layout.dims == 1 && args.grad_sum_layout.dims == 1;
-    const Rows lie = !aligned ? Rows::unaligned : even ? Rows::even : Rows::aligned;
-    const DeviceLimits limits = device_limits(rmsnorm_backward_wide_kernel<x_t, w_t, kWideVectors>);
+    const Rows lie = ragged<x_t>(args.H) ? Rows::ragged
+                     : !aligned          ? Rows::shifted
+                     : even              ? Rows::even
+                                         : Rows::aligned;
+    const DeviceLimits limits = device_limits(
+        rmsnorm_backward_kernel<x_t, w_t, 0, kBackwardVectors, Rows::ragged, Phase::whole>);
     const auto config = backward_config<x_t>(args.H, limits);
-    if (!aligned && !takes_unaligned(config)) {
+    if (!takes(config, lie)) {
       OwnedTensor copies[4];
       const auto aligned_rows = [&](const TensorView& tensor, OwnedTensor& copy) {
         if (rows_aligned(kChunk, tensor)) return tensor;

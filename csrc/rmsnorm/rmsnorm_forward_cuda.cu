@@ -37,9 +37,10 @@ void rmsnorm_forward_cuda(const TensorView& x, const TensorView& residual, const
     args.output_type = output_type(x, y);
 
     constexpr int kChunk = kChunkElements<x_t>;
-    const auto config = forward_config(
-        args.H, kChunk,
-        device_limits(rmsnorm_forward_staged_kernel<x_t, w_t, Access::packs, false>));
+    constexpr auto kElements = Access::elements;
+    const DeviceLimits limits =
+        device_limits(rmsnorm_forward_kernel<x_t, w_t, 0, 24, kElements, Phase::whole>);
+    const auto config = forward_config(args.H, row_packs<x_t>(args.H), limits);
     OwnedTensor partial_sums;
     if (config.kind == ForwardKind::two_launches) {
       partial_sums = OwnedTensor::empty(args.rows * config.slices, ScalarType::Double);

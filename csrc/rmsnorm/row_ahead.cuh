@@ -11,7 +11,7 @@ namespace my_ops {
 
 // The rows of grad_sum, a row ahead of their use in shared memory: there are no registers left for
 // them. Aligned rows only. `own` has a place for each of a thread's chunks, `stride` apart.
-template <typename x_t, int kVectors, bool kEven>
+template <typename x_t, int kVectors>
 class RowAhead {
   static constexpr int N = kChunkElements<x_t>;
 
@@ -30,7 +30,7 @@ class RowAhead {
 
   // The row that request() is about from here on.
   __device__ __forceinline__ void begin(int64_t row) {
-    first_ = data_ + row_offset<kEven>(layout_, min(row, rows_ - 1)) + owned_.first + thread_ * N;
+    first_ = data_ + layout_.offset(min(row, rows_ - 1)) + owned_.first + thread_ * N;
   }
   // Once per chunk and row, in turn.
   __device__ __forceinline__ void request(int v) {

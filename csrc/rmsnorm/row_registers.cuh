@@ -21,9 +21,11 @@ __device__ __forceinline__ int64_t row_offset(const RowLayout& layout, int64_t r
   return kEven ? row * layout.strides[0] : layout.offset(row);
 }
 
-template <typename x_t, int kVectors, bool kAligned, bool kEven>
+template <typename x_t, int kVectors, Rows kRows>
 class RowRegisters {
   static constexpr int N = kChunkElements<x_t>;
+  static constexpr bool kAligned = kInPacks<kRows>;
+  static constexpr bool kHalves = sizeof(x_t) < sizeof(unsigned);  // two elements to a word
 
  public:
   Pack packs[kVectors] = {};  // zeros where there is no chunk
@@ -37,35 +39,80 @@ class RowRegisters {
 
   // The row that load() is about from here on.
   __device__ __forceinline__ void begin(int64_t row) {
-    first_ = data_ + row_offset<kEven>(layout_, row) + owned_.first;
-    chunks_ = row < rows_ ? owned_.chunks : 0;
-    if constexpr (!kAligned) {
+    first_ = data_ + row_offset<kRows == Rows::even>(layout_, row) + owned_.first;
+    const bool exists = row < rows_;
+    if constexpr (kAligned) {
+      chunks_ = exists ? owned_.chunks : 0;
+    } else {
       const unsigned bytes = reinterpret_cast<std::uintptr_t>(first_) % sizeof(unsigned);
       shift_bits_ = bytes * 8;
       first_ -= bytes / sizeof(x_t);
-      words_ = static_cast<int>(
-          min((end_ - first_) * static_cast<int64_t>(sizeof(x_t)) / int64_t(sizeof(unsigned)),
-              int64_t(chunks_) * 4 + 1));
+      words_ = exists ? (static_cast<int>(bytes + owned_.columns * sizeof(x_t)) + 3) / 4 : 0;
+      const int64_t to_end = (end_ - first_) * static_cast<int64_t>(sizeof(x_t)) / 4;
+      whole_words_ = static_cast<int>(min(to_end, int64_t(words_)));
     }
     first_ += thread_ * N;
   }
 
-  __device__ __forceinline__ void load(int v) { load_into(packs[v], beyond_[v], v); }
-
-  // After the loads of a row and before its use.
-  __device__ __forceinline__ void realign() {
-    if constexpr (!kAligned) {
-#pragma unroll
-      for (int v = 0; v < kVectors; ++v) packs[v] = realigned(packs[v], beyond_[v], v);
+  // Once per chunk and row, in turn.
+  __device__ __forceinline__ void load(int v) {
+    if constexpr (kAligned) {
+      const x_t* address = first_ + v * width_ * N;
+      if (v * width_ + thread_ < chunks_) packs[v] = *reinterpret_cast<const Pack*>(address);
+    } else {
+      load_word(v, 0, packs[v].x);
+      load_word(v, 1, packs[v].y);
+      load_word(v, 2, packs[v].z);
+      load_word(v, 3, packs[v].w);
+      if (kHalves && v == kVectors - 1 && thread_ == width_ - 1) load_word(v, 4, beyond_);
     }
   }
 
-  // One chunk, at once, whatever the others hold.
+  // After the loads of a row and before its use. All threads of a warp take part.
+  __device__ __forceinline__ void realign() {
+    if constexpr (!kAligned) {
+      if constexpr (kHalves) {
+        if (whole_words_ < words_) {
+#pragma unroll
+          for (int v = 0; v < kVectors; ++v) {
+            unsigned beyond = beyond_;
+            load_half_word(v, packs[v], beyond);
+            if (v + 1 == kVectors) beyond_ = beyond;
+          }
+        }
+#pragma unroll
+        for (int v = 0; v < kVectors; ++v) {
+          // The word after this chunk is the first of the next thread's.
+          unsigned beyond = packs[v].x;
+          if (v + 1 < kVectors && thread_ == 0) beyond = packs[min(v + 1, kVectors - 1)].x;
+          beyond = __shfl_sync(0xffffffffu, beyond, threadIdx.x + 1, width_);
+          if (v + 1 == kVectors && thread_ == width_ - 1) beyond = beyond_;
+          packs[v] = shifted(packs[v], beyond);
+        }
+      }
+      clear_beyond_row();
+    }
+  }
+
+  // One chunk, at once, whatever the others hold. Anything may follow the end of the row.
   __device__ __forceinline__ Pack load_one(int v) {
     Pack pack = {};
-    unsigned beyond = 0;
-    load_into(pack, beyond, v);
-    return realigned(pack, beyond, v);
+    if constexpr (kAligned) {
+      const x_t* address = first_ + v * width_ * N;
+      if (v * width_ + thread_ < chunks_) pack = *reinterpret_cast<const Pack*>(address);
+    } else {
+      unsigned beyond = 0;
+      load_word(v, 0, pack.x);
+      load_word(v, 1, pack.y);
+      load_word(v, 2, pack.z);
+      load_word(v, 3, pack.w);
+      if constexpr (kHalves) {
+        load_word(v, 4, beyond);
+        if (whole_words_ < words_) load_half_word(v, pack, beyond);
+        pack = shifted(pack, beyond);
+      }
+    }
+    return pack;
   }
 
   __device__ __forceinline__ void clear() {
@@ -74,48 +121,41 @@ class RowRegisters {
   }
 
  private:
-  __device__ __forceinline__ void load_into(Pack& pack, unsigned& beyond, int v) {
-    const int index = v * width_ + thread_;
-    if (index >= chunks_) return;
-    const x_t* address = first_ + v * width_ * N;
-    if constexpr (kAligned) {
-      pack = *reinterpret_cast<const Pack*>(address);
-    } else {
-      const auto* words = reinterpret_cast<const unsigned*>(address);
-      if (index * 4 + 5 <= words_) {
-        pack = {words[0], words[1], words[2], words[3]};
-        if constexpr (sizeof(x_t) < sizeof(unsigned)) beyond = words[4];
-      } else {
-        load_last(pack, beyond, words, words_ - index * 4);
+  __device__ __forceinline__ void load_word(int v, int word, unsigned& value) const {
+    if ((v * width_ + thread_) * 4 + word < whole_words_) {
+      value = reinterpret_cast<const unsigned*>(first_ + v * width_ * N)[word];
+    }
+  }
+
+  // The last element of a tensor, where it is half a word and this chunk's.
+  __device__ __forceinline__ void load_half_word(int v, Pack& pack, unsigned& beyond) const {
+    const int word = whole_words_ - (v * width_ + thread_) * 4;
+    if (word < 0 || word > 4) return;
+    const auto* words = reinterpret_cast<const unsigned*>(first_ + v * width_ * N);
+    const unsigned half = *reinterpret_cast<const unsigned short*>(words + word);
+    if (word == 0) pack.x = half;
+    if (word == 1) pack.y = half;
+    if (word == 2) pack.z = half;
+    if (word == 3) pack.w = half;
+    if (word == 4) beyond = half;
+  }
+
+  __device__ __forceinline__ Pack shifted(const Pack& pack, unsigned beyond) const {
+    return {
+        __funnelshift_r(pack.x, pack.y, shift_bits_), __funnelshift_r(pack.y, pack.z, shift_bits_),
+        __funnelshift_r(pack.z, pack.w, shift_bits_), __funnelshift_r(pack.w, beyond, shift_bits_)};
+  }
+
+  // What came with the last chunk, or with the word after it, and belongs to others.
+  __device__ __forceinline__ void clear_beyond_row() {
+    const int last = owned_.columns / N;
+    if (last % width_ != thread_) return;
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      if (v * width_ + thread_ == last) {
+        packs[v] = first_elements<x_t>(packs[v], owned_.columns % N);
       }
     }
-  }
-
-  // The last chunk of a tensor: `count` whole words of it, then perhaps half a word.
-  __device__ __forceinline__ void load_last(Pack& pack, unsigned& beyond, const unsigned* words,
-                                            int count) {
-    const auto word = [&](int i) -> unsigned {
-      if (i < count) return words[i];
-      const auto* half = reinterpret_cast<const unsigned short*>(words + i);
-      const bool exists =
-          sizeof(x_t) < sizeof(unsigned) && reinterpret_cast<const x_t*>(half) < end_;
-      return exists ? *half : 0;
-    };
-    pack = {word(0), word(1), word(2), word(3)};
-    beyond = word(4);
-  }
-
-  __device__ __forceinline__ Pack realigned(const Pack& pack, unsigned beyond, int v) const {
-    if constexpr (kAligned) return pack;
-    Pack shifted = pack;
-    if constexpr (sizeof(x_t) < sizeof(unsigned)) {
-      shifted = {__funnelshift_r(pack.x, pack.y, shift_bits_),
-                 __funnelshift_r(pack.y, pack.z, shift_bits_),
-                 __funnelshift_r(pack.z, pack.w, shift_bits_),
-                 __funnelshift_r(pack.w, beyond, shift_bits_)};
-    }
-    const int columns = owned_.columns - (v * width_ + thread_) * N;
-    return columns < N ? first_elements<x_t>(shifted, columns) : shifted;
   }
 
   const x_t* const data_;
@@ -127,9 +167,10 @@ class RowRegisters {
   const x_t* end_;
   const x_t* first_;
   int chunks_;
-  int words_;  // whole words from the row's first to the end of the tensor
+  int words_;        // from the one in which the row begins to that in which it ends
+  int whole_words_;  // less that in which the tensor ends, where it is half a word
   unsigned shift_bits_;
-  unsigned beyond_[kVectors] = {};  // the word after each pack
+  unsigned beyond_ = 0;  // the word after the last thread's last chunk
 };
 
 }  // namespace my_ops
