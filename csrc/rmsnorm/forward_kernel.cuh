@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "common/overlap.cuh"
 #include "common/reduce.cuh"
 #include "rmsnorm/forward_math.cuh"
 #include "rmsnorm/phase.cuh"
@@ -70,7 +71,9 @@ __global__ void __maxnreg__((kForwardRegisters<x_t, w_t, kWeightAhead<kLanes, kV
   const int64_t first = first_chunk * N;
   const int left = static_cast<int>(max(int64_t{0}, end - first_chunk));
 
-  // Load: all of x first, then what is added to it.
+  // Load: all of x first, then what is added to it. The kernel in front may still write it: to
+  // overlap with that one's end takes 0.4 us off a small problem's 1.8.
+  wait_for_previous_kernel();
   Vec<x_t, N> x[kVectors];
   load_run<kAccess>(x, args.x + args.x_layout.offset(row) + first, left, kStride, 0);
   Vec<w_t, N> weight[kBatch];
@@ -123,6 +126,8 @@ __global__ void __maxnreg__((kForwardRegisters<x_t, w_t, kWeightAhead<kLanes, kV
     if (threadIdx.x == 0) args.partial_sums[row * args.slices + slice] = sum;
     return;
   }
+
+  let_next_kernel_start();
 
   // Compute and store
   const Normalizer<x_t, w_t> normalizer(args, sum);

@@ -10,6 +10,7 @@
 #include "rmsnorm/device_limits.h"
 #include "rmsnorm/forward_kernel.cuh"
 #include "rmsnorm/forward_staged_kernel.cuh"
+#include "rmsnorm/overlap.cuh"
 
 namespace my_ops {
 
@@ -21,10 +22,11 @@ enum class ForwardKind {
 
 struct ForwardConfig {
   ForwardKind kind;
-  int lanes;    // lanes that share a row; 0: whole blocks
-  int vectors;  // chunks that a thread holds; 0: however many there are
-  int threads;  // of a block
-  int slices;   // blocks that share a row
+  int lanes;              // lanes that share a row; 0: whole blocks
+  int vectors;            // chunks that a thread holds; 0: however many there are
+  int threads;            // of a block
+  int slices;             // blocks that share a row
+  bool overlaps = false;  // begins while the kernel in front of it still ends
 };
 
 inline ForwardConfig forward_block_config(int64_t chunks, int vectors, int max_cluster_blocks) {
@@ -97,23 +99,30 @@ cudaError_t launch_forward_kernel(void (*kernel)(ForwardArgs<x_t, w_t>),
                                   int shared_bytes, cudaStream_t stream) {
   const int64_t rows_per_block = config.lanes > 0 ? config.threads / config.lanes : 1;
   const int64_t blocks = (args.rows + rows_per_block - 1) / rows_per_block * config.slices;
-  cudaLaunchAttribute cluster = {};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim.x = config.slices;
-  cluster.val.clusterDim.y = 1;
-  cluster.val.clusterDim.z = 1;
+  cudaLaunchAttribute attributes[2] = {};
   cudaLaunchConfig_t launch = {};
   launch.gridDim = dim3(static_cast<unsigned>(blocks));
   launch.blockDim = dim3(config.threads);
   launch.dynamicSmemBytes = shared_bytes;
   launch.stream = stream;
-  launch.attrs = &cluster;
-  launch.numAttrs = config.kind != ForwardKind::two_launches && config.slices > 1 ? 1 : 0;
+  launch.attrs = attributes;
+  const bool cluster = config.kind != ForwardKind::two_launches && config.slices > 1;
+  if (cluster) {
+    attributes[launch.numAttrs].id = cudaLaunchAttributeClusterDimension;
+    attributes[launch.numAttrs].val.clusterDim.x = config.slices;
+    attributes[launch.numAttrs].val.clusterDim.y = 1;
+    attributes[launch.numAttrs].val.clusterDim.z = 1;
+    ++launch.numAttrs;
+  }
+  // The staged kernel does not wait: its rows are too large to gain from it.
+  if (config.overlaps && config.kind != ForwardKind::staged) {
+    attributes[launch.numAttrs++] = overlapping_launch();
+  }
   cudaError_t error = cudaSuccess;
   if (shared_bytes > 0) {
     error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   }
-  if (error == cudaSuccess && launch.numAttrs > 0 && config.slices > 8) {
+  if (error == cudaSuccess && cluster && config.slices > 8) {
     error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
   }
   return error != cudaSuccess ? error : cudaLaunchKernelEx(&launch, kernel, args);

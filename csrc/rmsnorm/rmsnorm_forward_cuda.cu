@@ -40,7 +40,8 @@ void rmsnorm_forward_cuda(const TensorView& x, const TensorView& residual, const
     constexpr auto kElements = Access::elements;
     const DeviceLimits limits =
         device_limits(rmsnorm_forward_kernel<x_t, w_t, 0, 24, kElements, Phase::whole>);
-    const auto config = forward_config(args.H, row_packs<x_t>(args.H), limits);
+    auto config = forward_config(args.H, row_packs<x_t>(args.H), limits);
+    config.overlaps = limits.max_cluster_blocks > 1;  // both came with compute capability 9.0
     OwnedTensor partial_sums;
     if (config.kind == ForwardKind::two_launches) {
       partial_sums = OwnedTensor::empty(args.rows * config.slices, ScalarType::Double);
