@@ -38,6 +38,16 @@ __device__ __forceinline__ uint64_t outer_tile_descriptor(uint32_t shared_addres
          (shared_address & 0x3FFFF) >> 4;
 }
 
+// The same in two parts, of which only the first depends on the address: sums of it have 32 bits.
+__device__ __forceinline__ uint32_t tile_address(uint32_t shared_address) {
+  return static_cast<uint32_t>(tile_descriptor<128>(shared_address));
+}
+
+template <int kRowBytes>
+__device__ __forceinline__ uint64_t descriptor_at(uint32_t tile_address) {
+  return tile_descriptor<kRowBytes>(0) >> 32 << 32 | tile_address;
+}
+
 // Before the first instruction, and after registers of D were touched.
 __device__ __forceinline__ void wgmma_fence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -86,6 +96,7 @@ struct Wgmma;
   "%111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, " \
   "%126, %127"
 #define MY_OPS_D_OPERANDS_4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define MY_OPS_D_OPERANDS_8(i) MY_OPS_D_OPERANDS_4(i), MY_OPS_D_OPERANDS_4(i + 4)
 #define MY_OPS_D_OPERANDS_16(i)                                                   \
   MY_OPS_D_OPERANDS_4(i), MY_OPS_D_OPERANDS_4(i + 4), MY_OPS_D_OPERANDS_4(i + 8), \
       MY_OPS_D_OPERANDS_4(i + 12)

@@ -55,14 +55,16 @@ __device__ __forceinline__ void code_pairs(__half, uint32_t codes, uint32_t (&pa
   pairs[3] = odd & 0xFF00FF00u;
 }
 
-// 2^-126 of their value in bfloat16.
+// 2^-126 of their value in bfloat16. A product of a nibble has it at two places, of which one keeps
+// the sign and one the magnitude: 13 instructions, of which 9 run at half rate beside the others,
+// for 15 with shifts.
 __device__ __forceinline__ void code_pairs(__nv_bfloat16, uint32_t codes, uint32_t (&pairs)[4]) {
-  constexpr uint32_t kMagnitudes = 0x01C001C0u;
-  constexpr uint32_t kSigns = 0x80008000u;
-  pairs[0] = ((codes << 12) & kSigns) | ((codes << 6) & kMagnitudes);
-  pairs[1] = ((codes << 8) & kSigns) | ((codes << 2) & kMagnitudes);
-  pairs[2] = ((codes << 4) & kSigns) | ((codes >> 2) & kMagnitudes);
-  pairs[3] = (codes & kSigns) | ((codes >> 6) & kMagnitudes);
+  constexpr uint32_t kEven = 0x000F000Fu, kOdd = 0x00F000F0u, kKept = 0x81C081C0u;
+  const uint32_t upper = codes >> 8;
+  pairs[0] = ((codes & kEven) * 0x1040u) & kKept;
+  pairs[1] = ((codes & kOdd) * 0x0104u) & kKept;
+  pairs[2] = ((upper & kEven) * 0x1040u) & kKept;
+  pairs[3] = ((upper & kOdd) * 0x0104u) & kKept;
 }
 
 // Eight 16-bit elements of x in the order of the pairs.

@@ -1,6 +1,5 @@
 // fp4_matmul on Hopper's tensor cores: makes the image of x and launches the fused kernel.
 #include "common/launch.cuh"
-#include "fp4_matmul/find_misfits.cuh"
 #include "fp4_matmul/fp4_fused.h"
 #include "fp4_matmul/fp4_operands.cuh"
 #include "fp4_matmul/fused_kernel.cuh"
@@ -10,15 +9,16 @@
 namespace my_ops {
 namespace {
 
-// Stages and slots fill shared memory. Up to 64 rows of x leave registers for two warpgroups that
-// share the steps of the same rows (26.7 us at 64 rows, 8192 x 8192); with 128 that
-// gains nothing, with 256 there is no room.
+// Stages and slots fill shared memory. Two warpgroups that share a row's steps take turns by
+// themselves, so one set of operands each is enough: 24.5 us at 64 rows of x, 8192 x 8192, against
+// 25.2 with two, for which there are few registers.
 template <typename scalar_t, Fp4Format kFormat>
 struct FusedTiles {
-  using Tokens32 = FusedTile<scalar_t, kFormat, 32, 2, 2, 8, 6>;
-  using Tokens64 = FusedTile<scalar_t, kFormat, 64, 2, 2, 6, 6>;
-  using Tokens128 = FusedTile<scalar_t, kFormat, 128, 2, 1, 4, 8>;
-  using Tokens256 = FusedTile<scalar_t, kFormat, 256, 2, 1, 3, 3>;
+  using Tokens16 = FusedTile<scalar_t, kFormat, 16, 256, 6, 3, 2, 1>;
+  using Tokens32 = FusedTile<scalar_t, kFormat, 32, 128, 8, 3, 2, 1>;
+  using Tokens64 = FusedTile<scalar_t, kFormat, 64, 128, 6, 3, 1, 1>;
+  using Tokens128 = FusedTile<scalar_t, kFormat, 128, 128, 4, 4, 1, 2>;
+  using Tokens256 = FusedTile<scalar_t, kFormat, 256, 64, 5, 3, 1, 2>;
 };
 
 // Whether the current device has wgmma and this file was compiled for it.
@@ -47,8 +47,10 @@ FusedPlan plan_for(const Fp4FactorView& b, const TensorView& y) {
 // Memory for the image of an x with as many rows as y.
 OwnedTensor empty_image(const TensorView& y, const Fp4FactorView& b, const FusedPlan& plan,
                         ImageLayout& layout) {
-  layout = {nullptr, y.size(0), static_cast<int>(b.depth()),
-            static_cast<int>(ceil_div(b.depth(), int64_t{kImageDepth})), plan.tokens};
+  layout = {
+      nullptr, y.size(0), static_cast<int>(b.depth()),
+      static_cast<int>(ceil_div(b.depth(), int64_t{kFusedDepth})) * (kFusedDepth / kImageDepth),
+      plan.tokens};
   auto image = OwnedTensor::empty(layout.bytes(), ScalarType::Byte);
   layout.image = image.data_ptr<uint8_t>();
   return image;
@@ -60,9 +62,9 @@ void launch_tile(FusedArguments args, const FusedPlan& plan) {
   args.row_tiles = static_cast<int>(ceil_div(out.N, int64_t{kFusedRows}));
   args.token_tiles = static_cast<int>(ceil_div(out.M, int64_t{Tile::kTokens}));
   args.splits = plan.splits;
-  const bool pairs = out.type != DenseType::float32 && out.col_stride == 1 && out.N % 2 == 0 &&
-                     starts_at_multiple_of(out.data, out.row_stride * 2, 4);
-  args.direct = pairs && plan.splits * Tile::kDepthGroups == 1;
+  args.pairs = out.type != DenseType::float32 && out.col_stride == 1 && out.N % 2 == 0 &&
+               starts_at_multiple_of(out.data, out.row_stride * 2, 4);
+  args.direct = args.pairs && plan.splits * Tile::kDepthGroups == 1;
   launch_with({static_cast<unsigned>(plan.splits), true}, fp4_fused_kernel<Tile>, plan.blocks,
               Tile::kThreads, Tile::kSharedBytes, args);
 }
@@ -70,21 +72,23 @@ void launch_tile(FusedArguments args, const FusedPlan& plan) {
 template <typename scalar_t, Fp4Format kFormat>
 void launch_fused(const FusedArguments& args, const FusedPlan& plan) {
   using Tiles = FusedTiles<scalar_t, kFormat>;
+  if (plan.tokens == 16) return launch_tile<typename Tiles::Tokens16>(args, plan);
   if (plan.tokens == 32) return launch_tile<typename Tiles::Tokens32>(args, plan);
   if (plan.tokens == 64) return launch_tile<typename Tiles::Tokens64>(args, plan);
   if (plan.tokens == 128) return launch_tile<typename Tiles::Tokens128>(args, plan);
   launch_tile<typename Tiles::Tokens256>(args, plan);
 }
 
-FusedArguments fused_arguments(const Fp4FactorView& b, const ImageLayout& layout,
-                               const ProductOutput& out) {
+FusedArguments fused_arguments(const Fp4FactorView& b, const ProductOutput& out) {
   FusedArguments args{};
   args.codes = b.packed.const_data_ptr<uint8_t>();
   args.scales = b.scale.const_data_ptr<uint8_t>();
+  const int step_scales = kFusedDepth / fp4_block_size(b.format);
+  args.scale_vectors =
+      b.depth() % kFusedDepth == 0 && starts_at_multiple_of(args.scales, 0, step_scales);
   args.amax = b.amax.const_data_ptr<float>();
-  args.image = layout.image;
   args.out = out;
-  args.steps = layout.steps;
+  args.steps = static_cast<int>(ceil_div(b.depth(), int64_t{kFusedDepth}));
   return args;
 }
 
@@ -94,20 +98,24 @@ bool fp4_fused_dense(const TensorView& x, const Fp4FactorView& b, const TensorVi
                      const TensorView& y, OwnedTensor& misfits) {
   const FusedPlan plan = plan_for(b, y);
   if (plan.tokens == 0 || x.scalar_type() == ScalarType::Float) return false;
-  ImageLayout layout;
-  const auto image = empty_image(y, b, plan, layout);
   const auto* const data = x.const_data_ptr<uint16_t>();
   const bool vectors = x.stride(1) == 1 && starts_at_multiple_of(data, x.stride(0) * 2, 16);
-  auto args = fused_arguments(b, layout, product_output(y, b.depth(), bias));
+  auto args = fused_arguments(b, product_output(y, b.depth(), bias));
+  args.x = {data, x.stride(0), x.stride(1), vectors};
   const bool half = x.scalar_type() == ScalarType::Half, nvfp4 = b.format == Fp4Format::nvfp4;
   if (half && !nvfp4) {
-    misfits = OwnedTensor::empty(kMisfitBlocks, ScalarType::Int);
-    args.misfits = misfits.data_ptr<int>();
-    launch(find_misfits_kernel, kMisfitBlocks, kMisfitThreads, 0, args.codes, args.scales,
-           b.scale.numel(), misfits.data_ptr<int>());
+    args.misfits.count = plan.blocks * fused_warps(plan.tokens);
+    misfits = OwnedTensor::empty(args.misfits.count, ScalarType::Int);
+    args.misfits.flags = misfits.data_ptr<int>();
   }
-  launch(dense_image_kernel, static_cast<unsigned>(layout.blocks()), kImageThreads, 0, layout,
-         DenseRows{data, x.stride(0), x.stride(1), vectors});
+  ImageLayout layout;
+  OwnedTensor image;
+  if (!vectors || plan.tokens > kMaxTokensFromRows) {
+    image = empty_image(y, b, plan, layout);
+    args.image = layout.image;
+    launch_with({1, true}, dense_image_kernel, static_cast<unsigned>(layout.blocks()),
+                kImageThreads, 0, layout, args.x);
+  }
   if (half) {
     nvfp4 ? launch_fused<__half, Fp4Format::nvfp4>(args, plan)
           : launch_fused<__half, Fp4Format::mxfp4>(args, plan);
@@ -127,15 +135,18 @@ bool fp4_fused_packed(const Fp4FactorView& x, const Fp4FactorView& b, const Tens
   ImageLayout layout;
   const auto image = empty_image(y, b, plan, layout);
   const PackedRows rows{x.packed.const_data_ptr<uint8_t>(), x.scale.const_data_ptr<uint8_t>()};
-  auto args = fused_arguments(b, layout, product_output(y, b.depth(), TensorView()));
+  auto args = fused_arguments(b, product_output(y, b.depth(), TensorView()));
+  args.image = layout.image;
   const auto blocks = static_cast<unsigned>(layout.blocks());
   if (b.format == Fp4Format::nvfp4) {
     args.x_amax = x.amax.const_data_ptr<float>();
     args.x_is_nvfp4 = true;
-    launch(packed_image_kernel<Fp4Format::nvfp4>, blocks, kImageThreads, 0, layout, rows);
+    launch_with({1, true}, packed_image_kernel<Fp4Format::nvfp4>, blocks, kImageThreads, 0, layout,
+                rows);
     launch_fused<__half, Fp4Format::nvfp4>(args, plan);
   } else {
-    launch(packed_image_kernel<Fp4Format::mxfp4>, blocks, kImageThreads, 0, layout, rows);
+    launch_with({1, true}, packed_image_kernel<Fp4Format::mxfp4>, blocks, kImageThreads, 0, layout,
+                rows);
     launch_fused<__nv_bfloat16, Fp4Format::mxfp4>(args, plan);
   }
   return true;

@@ -54,7 +54,7 @@ void launch_tile(const OperandA& a, const OperandB& b, const ProductOutput& out)
 
 template <typename OperandA, typename OperandB>
 void launch_product(const OperandA& a, const OperandB& b, int64_t K, const TensorView& y,
-                    const TensorView& bias, const int* only_if_any = nullptr) {
+                    const TensorView& bias, const Misfits& only_if_any = {}) {
   auto out = product_output(y, K, bias);
   out.only_if_any = only_if_any;
   const cudaDeviceProp& device = current_device_properties();
@@ -85,7 +85,8 @@ void fp4_matmul_dense_cuda(const TensorView& x, const Fp4FactorView& b, const Te
   OwnedTensor misfits;
   const bool done = fp4_fused_dense(x, b, bias, y, misfits) || fp4_wide(x, b, bias, y, misfits);
   if (done && !misfits.defined()) return;
-  const int* const only_if_any = misfits.data_ptr<int>();
+  const Misfits only_if_any{misfits.data_ptr<int>(),
+                            misfits.defined() ? static_cast<int>(misfits.view().numel()) : 0};
   with_major(x.stride(1) == 1, [&](auto major_x) {
     with_major(b.contracts_cols, [&](auto major_b) {
       launch_product(dense_operand<major_x.value>(x), packed_operand<major_b.value>(b), b.depth(),

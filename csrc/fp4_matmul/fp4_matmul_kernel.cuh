@@ -98,7 +98,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   using ShapeA = typename Layout::ShapeA;
   using ShapeB = typename Layout::ShapeB;
   constexpr int kThreads = Tile::kThreads;
-  if (out.only_if_any != nullptr && !any_misfit(out.only_if_any)) return;
+  const Misfits& only_if_any = out.only_if_any;
+  if (only_if_any.flags != nullptr && !any_misfit(only_if_any.flags, only_if_any.count)) return;
 
   extern __shared__ __align__(16) uint8_t shared[];
   __nv_bfloat16* const tile_a = reinterpret_cast<__nv_bfloat16*>(shared);

@@ -3,11 +3,19 @@
 
 namespace my_ops {
 
+// Of find_misfits_kernel, which writes a flag a block.
 constexpr int kMisfitBlocks = 128, kMisfitThreads = 256;
 
-__device__ __forceinline__ bool any_misfit(const int* misfits) {
+// Int32 flags of E8M0 scales that float16 operands cannot hold: one of each block of
+// find_misfits_kernel, or of each warp of the fused kernel.
+struct Misfits {
+  int* flags = nullptr;
+  int count = 0;
+};
+
+__device__ __forceinline__ bool any_misfit(const int* flags, int count) {
   bool found = false;
-  for (int i = threadIdx.x % 32; i < kMisfitBlocks; i += 32) found |= misfits[i] != 0;
+  for (int i = threadIdx.x % 32; i < count; i += 32) found |= flags[i] != 0;
   return __any_sync(~0u, found);
 }
 

@@ -87,6 +87,16 @@ __device__ __forceinline__ float4 load_sums_of_rank(uint32_t address, int rank) 
   return sums;
 }
 
+// Calls `body` with a value of the results' 16-bit type.
+template <typename Body>
+__device__ __forceinline__ void with_pair_type(const ProductOutput& out, Body&& body) {
+  if (out.type == DenseType::float16) {
+    body(__half{});
+  } else {
+    body(__nv_bfloat16{});
+  }
+}
+
 // Adds what all warpgroups of a row group, in all blocks of the cluster, have left in shared memory
 // and stores this thread's share of the strips.
 template <typename Tile>
@@ -94,17 +104,28 @@ __device__ __forceinline__ void add_and_store(const FusedArguments& args, uint32
                                               int64_t first_token, const StripWriter& writer) {
   const int row_thread = threadIdx.x % Tile::kRowThreads;
   const int share = rank * Tile::kDepthGroups + threadIdx.x / Tile::kRowThreads;
-  for (int j = share; j < Tile::kStrips; j += args.splits * Tile::kDepthGroups) {
-    float4 sum = {};
-    for (int r = 0; r < args.splits; ++r) {
+  const auto for_each_strip = [&](auto&& store) {
+    for (int j = share; j < Tile::kStrips; j += args.splits * Tile::kDepthGroups) {
+      float4 sum = {};
+      for (int r = 0; r < args.splits; ++r) {
 #pragma unroll
-      for (int d = 0; d < Tile::kDepthGroups; ++d) {
-        const int thread = d * Tile::kRowThreads + row_thread;
-        const float4 part = load_sums_of_rank(base + (j * Tile::kConsumers + thread) * 16, r);
-        sum = {sum.x + part.x, sum.y + part.y, sum.z + part.z, sum.w + part.w};
+        for (int d = 0; d < Tile::kDepthGroups; ++d) {
+          const int thread = d * Tile::kRowThreads + row_thread;
+          const float4 part = load_sums_of_rank(base + (j * Tile::kConsumers + thread) * 16, r);
+          sum = {sum.x + part.x, sum.y + part.y, sum.z + part.z, sum.w + part.w};
+        }
       }
+      store(first_token + 8 * j, sum);
     }
-    writer.store(first_token + 8 * j, sum);
+  };
+  if (args.pairs) {
+    with_pair_type(args.out, [&](auto type) {
+      for_each_strip([&](int64_t token, float4 sum) {
+        writer.template store_pairs<decltype(type)>(token, sum);
+      });
+    });
+  } else {
+    for_each_strip([&](int64_t token, float4 sum) { writer.store(token, sum); });
   }
 }
 

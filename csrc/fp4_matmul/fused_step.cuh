@@ -1,5 +1,5 @@
-// Parts of the fused kernel's loop: the barriers of its stages, and the decoding of a slot. Device
-// only, needs no torch.
+// Parts of the fused kernel's loop: the barriers of its stages, and the decoding of half a step.
+// Device only, needs no torch.
 #pragma once
 
 #include <type_traits>
@@ -12,9 +12,14 @@ template <typename Tile>
 struct FusedBarriers {
   uint32_t full, empty;  // shared addresses of the first ones
 
-  __device__ __forceinline__ void release(int stage) const {
+  // One arrival of a warp.
+  __device__ __forceinline__ void release(int stage) const { arrive(empty + stage * 8); }
+  __device__ __forceinline__ void announce(int stage) const { arrive(full + stage * 8); }
+
+ private:
+  __device__ __forceinline__ static void arrive(uint32_t barrier) {
     if (threadIdx.x % 32 == 0) {
-      asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(empty + stage * 8) : "memory");
+      asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
     }
   }
 };
@@ -36,47 +41,82 @@ struct StageCursor {
   }
 };
 
-// The scales of a slot, as this lane needs them.
+__device__ __forceinline__ uint4 load_shared16(uint32_t address) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(address));
+  return v;
+}
+
+template <int kBytes>
+__device__ __forceinline__ uint32_t load_shared_bytes(uint32_t address) {
+  uint32_t bytes;
+  if constexpr (kBytes == 2) {
+    asm volatile("ld.shared.u16 %0, [%1];" : "=r"(bytes) : "r"(address));
+  } else {
+    asm volatile("ld.shared.u8 %0, [%1];" : "=r"(bytes) : "r"(address));
+  }
+  return bytes;
+}
+
+// What a lane decodes of half a step, 128 along K: 32 codes of each of two rows, lane / 4 and the
+// one 8 below.
 template <typename Tile>
-struct SlotScales {
+struct HalfStep {
   using scalar_t = typename Tile::scalar_t;
   static constexpr bool kMx = Tile::kFormat == Fp4Format::mxfp4;
-  uint32_t low[2], high[2];  // pairs for words 0-1 and 2-3 of either row
+  static constexpr bool kHalf = std::is_same_v<scalar_t, __half>;
+  uint32_t low[4], high[4];              // the words of either row
+  uint32_t low_scale[2], high_scale[2];  // pairs for words 0-1 and 2-3
   uint32_t low_byte = 0, high_byte = 0;
-  bool fits = true;  // for the whole warp
+  bool fits = true;      // bfloat16: all scales of the warp
+  bool misfits = false;  // float16: a scale of this lane that matters does not fit
 
-  __device__ __forceinline__ SlotScales(const uint8_t* slot, float factor) {
+  __device__ __forceinline__ HalfStep(uint32_t slot, int half, float factor) {
     const int lane = threadIdx.x % 32;
-    const uint8_t* const scales = slot + Tile::kCodeBytes;
+    const uint32_t codes = (slot + lane / 4 * 128 + (lane % 4 ^ lane / 4 % 2 * 4) * 16) ^ half * 64;
+    const uint4 a = load_shared16(codes), b = load_shared16(codes + 1024);
+    low[0] = a.x, low[1] = a.y, low[2] = a.z, low[3] = a.w;
+    high[0] = b.x, high[1] = b.y, high[2] = b.z, high[3] = b.w;
+    constexpr int kBytes = Tile::kRowScales / 8;
+    const uint32_t scales = slot + Tile::kCodeBytes + lane / 4 * Tile::kRowScales +
+                            half * (Tile::kRowScales / 2) + lane % 4 * kBytes;
+    low_byte = load_shared_bytes<kBytes>(scales);
+    high_byte = load_shared_bytes<kBytes>(scales + 8 * Tile::kRowScales);
     if constexpr (!kMx) {
-      const auto* const two = reinterpret_cast<const uint16_t*>(scales) + lane;
-      nvfp4_scale_pairs<scalar_t>(two[0], factor, low);
-      nvfp4_scale_pairs<scalar_t>(two[32], factor, high);
+      nvfp4_scale_pairs<scalar_t>(low_byte, factor, low_scale);
+      nvfp4_scale_pairs<scalar_t>(high_byte, factor, high_scale);
     } else {
-      low_byte = scales[lane];
-      high_byte = scales[lane + 32];
-      if constexpr (std::is_same_v<scalar_t, __half>) {
-        // Others than these are of blocks of zeros, or the host has been told (misfits).
+      if constexpr (kHalf) {
+        misfits = is_misfit(low, low_byte) || is_misfit(high, high_byte);
         low_byte = min(max(low_byte, 109u), 133u);
         high_byte = min(max(high_byte, 109u), 133u);
       } else {
         fits = __all_sync(~0u, e8m0_fits(scalar_t{}, low_byte) && e8m0_fits(scalar_t{}, high_byte));
       }
-      low[0] = low[1] = e8m0_pair(scalar_t{}, low_byte);
-      high[0] = high[1] = e8m0_pair(scalar_t{}, high_byte);
+      low_scale[0] = low_scale[1] = e8m0_pair(scalar_t{}, low_byte);
+      high_scale[0] = high_scale[1] = e8m0_pair(scalar_t{}, high_byte);
     }
   }
 
+  // Blocks of zeros may have any scale but NaN.
+  __device__ __forceinline__ static bool is_misfit(const uint32_t (&words)[4], uint32_t byte) {
+    const bool zeros = ((words[0] | words[1] | words[2] | words[3]) & 0x77777777u) == 0;
+    return !e8m0_fits(__half{}, byte) && !(zeros && byte != kE8M0NaN);
+  }
+
   // Word w of both rows as the operands A of two instructions.
-  __device__ __forceinline__ void decode_words(int w, uint32_t low_word, uint32_t high_word,
-                                               uint32_t (&fragments)[2][4]) const {
+  __device__ __forceinline__ void decode_words(int w, uint32_t (*fragments)[4]) {
+    // Not before this point, or the tensor cores idle while all words are decoded at once.
+    asm volatile("" : "+r"(low[w]), "+r"(high[w]));
     uint32_t a[4], b[4];
-    if (!kMx || std::is_same_v<scalar_t, __half> || fits) {
-      decode<scalar_t>(low_word, low[w / 2], a);
-      decode<scalar_t>(high_word, high[w / 2], b);
+    if (!kMx || kHalf || fits) {
+      decode<scalar_t>(low[w], low_scale[w / 2], a);
+      decode<scalar_t>(high[w], high_scale[w / 2], b);
     } else {
-      decode_wide(low_word, low_byte, a);
-      decode_wide(high_word, high_byte, b);
+      decode_wide(low[w], low_byte, a);
+      decode_wide(high[w], high_byte, b);
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {

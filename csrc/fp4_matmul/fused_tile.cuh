@@ -1,121 +1,151 @@
-// The arguments, tiles and memory of the fused kernel (fused_kernel.cuh). Device only, needs no
-// torch.
+// The arguments, tiles and memory of the fused kernel (fused_kernel.cuh), and how the weight comes
+// into it. Device only, needs no torch.
 #pragma once
 
 #include "fp4_matmul/fp4_fragment.cuh"
+#include "fp4_matmul/fused_plan.h"
 #include "fp4_matmul/product_output.cuh"
 #include "fp4_matmul/tensor_core.cuh"
+#include "fp4_matmul/x_image.cuh"
 
 namespace my_ops {
 
-constexpr int kFusedDepth = 128;  // of K in one step
+constexpr int kMaxTokensFromRows = 16;
 
 struct FusedArguments {
   const uint8_t* codes;   // [N, K / 2], rows start at multiples of 16 bytes
   const uint8_t* scales;  // [N, K / block], of 4 bytes
+  bool scale_vectors;     // those of a step start at multiples of their size
   const float* amax;      // null: no global scale
-  const uint8_t* image;   // x, see x_image.cuh
+  DenseRows x;            // [M, K], where there is no image
+  const uint8_t* image;   // x, see x_image.cuh; null: x comes from its rows
   const float* x_amax;    // the global scale of an x that was FP4; null: none
   bool x_is_nvfp4;
-  const int* misfits;  // not all zero: nothing is computed; null: no such test
-  ProductOutput out;   // [M, N]
+  Misfits misfits;    // flags to write, where they are not null
+  ProductOutput out;  // [M, N]
+  bool pairs;         // results are dense pairs of 16 bits
   int steps;
   int row_tiles;    // of the weight
   int token_tiles;  // of x
   int splits;       // blocks of a cluster, each with a part of K
-  bool direct;      // results go from registers to memory: one block a tile, dense pairs of 16 bits
+  bool direct;      // results go from registers to memory: pairs, one warpgroup for a row
 };
 
-// A block owns 64 * kRowGroups rows of the weight and kTokens rows of x. kDepthGroups warpgroups
-// share the steps of the same rows.
-template <typename scalar_t_, Fp4Format kFormat_, int kTokens_, int kRowGroups_, int kDepthGroups_,
-          int kStages_, int kSlots_>
+// A block owns 128 rows of the weight and kTokens rows of x. kDepthGroups groups of two warpgroups
+// share its steps. Stages of kStageDepth along K hold x. kWords words of either row are decoded for
+// the tensor cores at a time, into kBuffers sets of registers in turn.
+template <typename scalar_t_, Fp4Format kFormat_, int kTokens_, int kStageDepth_, int kStages_,
+          int kSlots_, int kWords_, int kBuffers_>
 struct FusedTile {
   using scalar_t = scalar_t_;
   static constexpr Fp4Format kFormat = kFormat_;
-  static constexpr int kTokens = kTokens_, kStages = kStages_, kSlots = kSlots_;
-  static constexpr int kRowGroups = kRowGroups_, kDepthGroups = kDepthGroups_;
-  static constexpr int kRows = 64 * kRowGroups;
-  static constexpr int kRowThreads = 128 * kRowGroups;
+  static constexpr int kTokens = kTokens_, kDepthGroups = fused_depth_groups(kTokens);
+  static constexpr int kStageDepth = kStageDepth_, kStages = kStages_, kSlots = kSlots_;
+  static constexpr int kRows = kFusedRows, kRowWarps = kRows / 16, kRowThreads = 32 * kRowWarps;
   static constexpr int kConsumers = kRowThreads * kDepthGroups;
   static constexpr int kThreads = kConsumers + 128;
-  // What setmaxnreg leaves to a consumer; the producer keeps 24.
-  static constexpr int kRegisters = kConsumers == 256 ? 240 : (kConsumers == 384 ? 160 : 112);
   static constexpr int kAccumulators = kTokens / 2;
   static constexpr int kStrips = kAccumulators / 4;  // of 8 rows of x
+  static constexpr int kWords = kWords_, kBuffers = kBuffers_;
+  // x comes from its rows by way of the producers' registers; with more rows these loads do not
+  // keep up (27.4 us at 32 rows, 8192 x 8192).
+  static constexpr bool kTakesRows = kTokens <= kMaxTokensFromRows;
+  // What setmaxnreg leaves to a consumer where producers need no more than 24.
+  static constexpr int kRegisters = kConsumers == 256 ? 240 : 112;
 
-  static constexpr int kStageBytes = kTokens * kFusedDepth * 2;
+  static constexpr int kStagesOfStep = kFusedDepth / kStageDepth;
+  static constexpr int kStageBytes = kTokens * kStageDepth * 2;
   static constexpr int kCodeBytes = 16 * kFusedDepth / 2;
-  static constexpr int kScaleBytes = 16 * kFusedDepth / fp4_block_size(kFormat);
-  static constexpr int kSlotBytes = kCodeBytes + kScaleBytes;
+  static constexpr int kRowScales = kFusedDepth / fp4_block_size(kFormat);  // bytes of a step
+  static constexpr int kSlotBytes = kCodeBytes + 16 * kRowScales;
   static constexpr int kBarriers = kStages * kStageBytes;  // where they begin
-  static constexpr int kRings = kBarriers + 128;
+  static constexpr int kRings = kBarriers + 256;
   static constexpr int kSharedBytes = kRings + kConsumers / 32 * kSlots * kSlotBytes;
   static_assert(kSharedBytes <= 227 * 1024, "what a block may have");
   static_assert(kConsumers * kAccumulators * 4 <= kBarriers, "the stages hold all sums");
-  static_assert(16 * kStages <= 128, "two barriers a stage");
+  static_assert(16 * kStages <= 256, "two barriers a stage");
 };
 
 // A warp's ring of codes and scales of its 16 rows: slots that the warp fills with asynchronous
-// copies of its own, kSlots - 1 steps ahead, past the end of a tile too.
+// copies of its own, kSlots - 1 steps ahead. A step is 128 bytes of every row: with half of that
+// the copies alone take 13.9 us at 8192 x 8192, with these 10.5.
 template <typename Tile>
 struct WeightRing {
   static constexpr int kBlock = fp4_block_size(Tile::kFormat);
-  static constexpr int kScaleWords = Tile::kScaleBytes / 64;  // of 4 bytes, in a row
+  static constexpr int kRowScales = Tile::kRowScales;
 
   const FusedArguments& args;
-  uint8_t* const slots;
-  const int warp_row;              // of the tile
-  const int first_step, end_step;  // of every tile; every kDepthGroups-th is this warp's
-  const int works, next_work;      // tiles, and how far apart a block's are
-  int work, step;
+  const uint32_t slots;                               // shared address
+  const uint8_t *codes = nullptr, *scales = nullptr;  // of the warp's rows at the next step
+  uint32_t code_offset = 0, code_stride = 0, scale_offset = 0;  // of this lane
+  int left = 0;                                                 // of K from the next step on
+  int steps = 0;                                                // to fetch
   int write_slot = 0, read_slot = 0;
-  const uint8_t *low = nullptr, *high = nullptr, *scales = nullptr;  // this lane's rows
+
+  // `first_n`: the first of the warp's rows. Of `count` steps from first_step on every
+  // kDepthGroups-th is this warp's.
+  __device__ __forceinline__ void aim(int64_t first_n, int first_step, int count) {
+    const int lane = threadIdx.x % 32;
+    const int64_t code_bytes = args.out.K / 2, scale_bytes = args.out.K / kBlock;
+    codes = args.codes + first_n * code_bytes + first_step * (kFusedDepth / 2);
+    scales = args.scales + first_n * scale_bytes + first_step * kRowScales;
+    code_stride = static_cast<uint32_t>(code_bytes) * 4;
+    code_offset = lane / 8 * static_cast<uint32_t>(code_bytes) + lane % 8 * 16;
+    scale_offset = lane % 16 * static_cast<uint32_t>(scale_bytes);
+    left = static_cast<int>(args.out.K) - first_step * kFusedDepth;
+    steps = count;
+    write_slot = read_slot = 0;
+  }
 
   __device__ __forceinline__ void fetch() {
     const int lane = threadIdx.x % 32;
-    if (work < works) {
-      if (step == first_step) aim();
-      uint8_t* const slot = slots + write_slot * Tile::kSlotBytes;
-      const int k = step * kFusedDepth, K = static_cast<int>(args.out.K);
-      const bool in_k = k + lane % 4 * 32 < K;
-      const int offset = in_k ? k / 2 : -(lane % 4 * 16);
-      copy_async<16>(slot + lane * 16, low + offset, in_k ? 16 : 0);
-      copy_async<16>(slot + 512 + lane * 16, high + offset, in_k ? 16 : 0);
-      if (lane < 16 * kScaleWords) {
-        const bool scale_in_k = k + lane % kScaleWords * 4 * kBlock < K;
-        copy_async<4>(slot + Tile::kCodeBytes + lane * 4,
-                      scales + (scale_in_k ? k / kBlock : -(lane % kScaleWords * 4)),
-                      scale_in_k ? 4 : 0);
+    if (steps > 0) {
+      const uint32_t slot = slots + write_slot;
+      // Even and odd rows have the halves of their 128 bytes in different places, so that the
+      // lanes that read two rows at a time meet all banks.
+      const uint32_t to = slot + lane / 8 * 128 + (lane % 8 ^ lane / 8 % 2 * 4) * 16;
+      const int valid = lane % 8 * 32 < left ? 16 : 0;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        copy_async_to<16>(to + i * 512, codes + (code_offset + i * code_stride), valid);
       }
-      step += Tile::kDepthGroups;
-      if (step >= end_step) {
-        step = first_step;
-        work += next_work;
+      if (args.scale_vectors && left >= kFusedDepth) {
+        if (lane < 16) {
+          copy_async_to<kRowScales>(slot + Tile::kCodeBytes + lane * kRowScales,
+                                    scales + scale_offset, kRowScales);
+        }
+      } else {
+        fetch_scale_words(slot + Tile::kCodeBytes);
       }
+      codes += kFusedDepth / 2 * Tile::kDepthGroups;
+      scales += kRowScales * Tile::kDepthGroups;
+      left -= kFusedDepth * Tile::kDepthGroups;
+      --steps;
     }
-    write_slot = write_slot == Tile::kSlots - 1 ? 0 : write_slot + 1;
+    write_slot =
+        write_slot == (Tile::kSlots - 1) * Tile::kSlotBytes ? 0 : write_slot + Tile::kSlotBytes;
     copy_async_commit();
   }
 
-  // Rows past N repeat the last one; what comes of them is not stored.
-  __device__ __forceinline__ void aim() {
-    const int lane = threadIdx.x % 32;
-    const int last = static_cast<int>(args.out.N) - 1;
-    const int n = work / args.token_tiles * Tile::kRows + warp_row;
-    const int64_t code_bytes = args.out.K / 2, scale_bytes = args.out.K / kBlock;
-    low = args.codes + min(n + lane / 4, last) * code_bytes + lane % 4 * 16;
-    high = args.codes + min(n + lane / 4 + 8, last) * code_bytes + lane % 4 * 16;
-    scales =
-        args.scales + min(n + lane / kScaleWords % 16, last) * scale_bytes + lane % kScaleWords * 4;
+  // Rows of scales that start at multiples of 4 bytes only, or end here.
+  __device__ __forceinline__ void fetch_scale_words(uint32_t to) {
+    constexpr int kWords = kRowScales / 4;
+    const uint32_t scale_bytes = static_cast<uint32_t>(args.out.K) / kBlock;
+#pragma unroll
+    for (int i = threadIdx.x % 32; i < 16 * kWords; i += 32) {
+      const int word = i % kWords;
+      copy_async_to<4>(to + i * 4, scales + (i / kWords * scale_bytes + word * 4),
+                       word * 4 * kBlock < left ? 4 : 0);
+    }
   }
 
-  // The oldest slot, when its bytes are there.
-  __device__ __forceinline__ const uint8_t* next() {
+  // The shared address of the oldest slot, when its bytes are there.
+  __device__ __forceinline__ uint32_t next() {
     copy_async_wait<Tile::kSlots - 2>();
     __syncwarp();
-    const uint8_t* const slot = slots + read_slot * Tile::kSlotBytes;
-    read_slot = read_slot == Tile::kSlots - 1 ? 0 : read_slot + 1;
+    const uint32_t slot = slots + read_slot;
+    read_slot =
+        read_slot == (Tile::kSlots - 1) * Tile::kSlotBytes ? 0 : read_slot + Tile::kSlotBytes;
     return slot;
   }
 };

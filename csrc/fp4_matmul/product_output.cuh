@@ -2,6 +2,7 @@
 // only, needs no torch.
 #pragma once
 
+#include "fp4_matmul/fp4_misfits.cuh"
 #include "fp4_matmul/operands.cuh"
 
 namespace my_ops {
@@ -28,7 +29,7 @@ struct ProductOutput {
   int64_t col_stride;
   const void* bias;  // [N] or null
   DenseType bias_type;
-  const int* only_if_any = nullptr;  // [kMisfitBlocks]: all zero where there is nothing to do
+  Misfits only_if_any = {};  // where it has flags and none is set there is nothing to do
 };
 
 __device__ __forceinline__ float load_bias(const ProductOutput& out, int64_t n) {

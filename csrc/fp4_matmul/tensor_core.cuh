@@ -12,16 +12,21 @@ __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
 
 // Starts a copy of kBytes (4, 8 or 16), of which the first `valid` are read and the rest are zero.
 template <int kBytes>
-__device__ __forceinline__ void copy_async(void* shared, const void* global, int valid) {
+__device__ __forceinline__ void copy_async_to(uint32_t shared, const void* global, int valid) {
   if constexpr (kBytes == 16) {  // .cg leaves L1 to the scales
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)),
-                 "l"(global), "r"(valid)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
+                 "r"(valid)
                  : "memory");
   } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared_address(shared)),
-                 "l"(global), "n"(kBytes), "r"(valid)
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared), "l"(global),
+                 "n"(kBytes), "r"(valid)
                  : "memory");
   }
+}
+
+template <int kBytes>
+__device__ __forceinline__ void copy_async(void* shared, const void* global, int valid) {
+  copy_async_to<kBytes>(shared_address(shared), global, valid);
 }
 
 __device__ __forceinline__ void copy_async_commit() {

@@ -10,6 +10,7 @@
 namespace my_ops {
 namespace sm90 {
 
+#define MY_OPS_D8 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define MY_OPS_D16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define MY_OPS_D32                                                                             \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, " \
@@ -36,6 +37,8 @@ struct WgmmaRegisters;
     }                                                                                             \
   }
 
+MY_OPS_WGMMA_REGISTERS(__nv_bfloat16, 16, 8, MY_OPS_D_OPERANDS_8(0), "bf16", 8, 9, 10, 11, 12, 13);
+MY_OPS_WGMMA_REGISTERS(__half, 16, 8, MY_OPS_D_OPERANDS_8(0), "f16", 8, 9, 10, 11, 12, 13);
 MY_OPS_WGMMA_REGISTERS(__nv_bfloat16, 32, 16, MY_OPS_D_OPERANDS_16(0), "bf16", 16, 17, 18, 19, 20,
                        21);
 MY_OPS_WGMMA_REGISTERS(__half, 32, 16, MY_OPS_D_OPERANDS_16(0), "f16", 16, 17, 18, 19, 20, 21);

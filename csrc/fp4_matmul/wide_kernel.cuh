@@ -124,7 +124,7 @@ __global__ void MY_OPS_SM90_KERNEL(Tile::kThreads, kWideCluster)
 
   // Until here nothing was touched that the kernel in front of this one makes.
   wait_for_previous_kernel();
-  if (args.misfits == nullptr || !any_misfit(args.misfits)) {
+  if (args.misfits == nullptr || !any_misfit(args.misfits, kMisfitBlocks)) {
     if (threadIdx.x >= Tile::kConsumers) {
       sm90::release_registers<40>();
       if (threadIdx.x < Tile::kConsumers + 32) fill_stages<Tile>(args, base, rank);

@@ -41,7 +41,8 @@ struct ImageLayout {
 template <typename Words>
 __device__ __forceinline__ void write_image(const ImageLayout& layout, Words&& words) {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;");
+  // In this order: what the fused kernel reads early, the weight, is then as old as x.
+  asm volatile("griddepcontrol.wait;\ngriddepcontrol.launch_dependents;" ::: "memory");
 #endif
   const int64_t quad = (blockIdx.x * int64_t{kImageThreads} + threadIdx.x) / 4;
   const int t = threadIdx.x % 4;
@@ -64,19 +65,22 @@ struct DenseRows {
   bool vectors;  // rows are dense and start at multiples of 16 bytes
 };
 
+// Elements k to k + 8 of row m; zeros past K.
+__device__ __forceinline__ uint4 load_elements(const DenseRows& x, int K, int64_t m, int k) {
+  const uint16_t* const row = x.data + m * x.row_stride;
+  if (k >= K) return {};
+  if (x.vectors && k + 8 <= K) return *reinterpret_cast<const uint4*>(row + k);
+  uint32_t each[8];
+#pragma unroll
+  for (int e = 0; e < 8; ++e) each[e] = k + e < K ? row[(k + e) * x.col_stride] : 0;
+  return {each[0] | each[1] << 16, each[2] | each[3] << 16, each[4] | each[5] << 16,
+          each[6] | each[7] << 16};
+}
+
 __global__ void __launch_bounds__(kImageThreads)
     dense_image_kernel(const ImageLayout layout, const DenseRows x) {
-  write_image(layout, [&](int64_t m, int k) {
-    const uint16_t* const row = x.data + m * x.row_stride;
-    if (x.vectors && k + 8 <= layout.K) {
-      return pair_order(*reinterpret_cast<const uint4*>(row + k));
-    }
-    uint32_t each[8];
-#pragma unroll
-    for (int e = 0; e < 8; ++e) each[e] = k + e < layout.K ? row[(k + e) * x.col_stride] : 0;
-    return uint4{each[0] | each[4] << 16, each[1] | each[5] << 16, each[2] | each[6] << 16,
-                 each[3] | each[7] << 16};
-  });
+  write_image(layout,
+              [&](int64_t m, int k) { return pair_order(load_elements(x, layout.K, m, k)); });
 }
 
 // x in FP4, rows of codes at multiples of 4 bytes. NVFP4 becomes float16, 2^-14 of the codes times
