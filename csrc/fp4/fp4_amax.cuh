@@ -4,24 +4,22 @@
 // order as integers do, give the same result in every run.
 #pragma once
 
+#include "common/reduce.cuh"
 #include "fp4/fp4_launch.cuh"
 #include "fp4/fp4_pack.cuh"
 
 namespace my_ops {
 
+// The largest magnitude that a thread finds in packs `first`, `first + step`, ... of every
+// `row_step`th row from `row` on.
 template <bool kAligned, typename scalar_t>
-__global__ void __launch_bounds__(kFp4Threads)
-    fp4_amax_kernel(const scalar_t* x,  // [rows, K], row_stride
-                    uint32_t* amax,     // the bits of a float32, 0 before
-                    Fp4Rows shape) {
+__device__ __forceinline__ float rows_largest(const scalar_t* x, const Fp4Rows& shape, int64_t row,
+                                              int64_t row_step, int64_t first, int64_t step) {
   constexpr int kN = kVecElements<scalar_t>;
-  const int64_t step = int64_t{gridDim.x} * blockDim.x;  // packs
   float largest = 0.0f;
-  for (int64_t row = int64_t{blockIdx.y} * blockDim.y + threadIdx.y; row < shape.rows;
-       row += int64_t{gridDim.y} * blockDim.y) {
+  for (; row < shape.rows; row += row_step) {
     const scalar_t* row_x = x + row * shape.row_stride;
-    for (int64_t pack = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; pack * kN < shape.K;
-         pack += step * kAmaxPacks) {
+    for (int64_t pack = first; pack * kN < shape.K; pack += step * kAmaxPacks) {
       uint32_t packs[kAmaxPacks][kVecBytes / 4];
 #pragma unroll
       for (int p = 0; p < kAmaxPacks; ++p) {
@@ -33,16 +31,53 @@ __global__ void __launch_bounds__(kFp4Threads)
       }
     }
   }
-  const uint32_t warp_largest = __reduce_max_sync(~0u, __float_as_uint(largest));
-  const int thread = threadIdx.y * blockDim.x + threadIdx.x;
-  __shared__ uint32_t of_warp[kFp4Threads / 32];
-  if (thread % 32 == 0) of_warp[thread / 32] = warp_largest;
+  return largest;
+}
+
+// The largest bits among the `threads` of a block, in its first warp.
+__device__ __forceinline__ uint32_t block_largest(float largest, int thread, int threads) {
+  __shared__ uint32_t of_warp[32];
+  const uint32_t bits = __reduce_max_sync(~0u, __float_as_uint(largest));
+  if (thread % 32 == 0) of_warp[thread / 32] = bits;
   __syncthreads();
-  if (thread < 32) {
-    const uint32_t block_largest =
-        __reduce_max_sync(~0u, thread < kFp4Threads / 32 ? of_warp[thread] : 0u);
-    if (thread == 0) atomicMax(amax, block_largest);
+  return thread < 32 ? __reduce_max_sync(~0u, thread < threads / 32 ? of_warp[thread] : 0u) : 0u;
+}
+
+template <bool kAligned, typename scalar_t>
+__global__ void __launch_bounds__(kFp4Threads)
+    fp4_amax_kernel(const scalar_t* x,  // [rows, K], row_stride
+                    uint32_t* amax,     // the bits of a float32, 0 before
+                    Fp4Rows shape) {
+  const int thread = threadIdx.y * blockDim.x + threadIdx.x;
+  const float largest = rows_largest<kAligned>(
+      x, shape, int64_t{blockIdx.y} * blockDim.y + threadIdx.y, int64_t{gridDim.y} * blockDim.y,
+      int64_t{blockIdx.x} * blockDim.x + threadIdx.x, int64_t{gridDim.x} * blockDim.x);
+  const uint32_t bits = block_largest(largest, thread, kFp4Threads);
+  if (thread == 0) atomicMax(amax, bits);
+}
+
+// One cluster finds the maximum by itself and stores it, so that nobody has to clear the result
+// first, which takes as long as this kernel.
+template <bool kAligned, typename scalar_t>
+__global__ void __launch_bounds__(kSmallAmaxMaxThreads)
+    fp4_small_amax_kernel(const scalar_t* x, uint32_t* amax, Fp4Rows shape) {
+#if __CUDA_ARCH__ >= 900
+  const auto cluster = cooperative_groups::this_cluster();
+  cluster_arrive(kSmallAmaxBlocks);
+  const float largest =
+      rows_largest<kAligned>(x, shape, 0, 1, int64_t{blockIdx.x} * blockDim.x + threadIdx.x,
+                             int64_t{gridDim.x} * blockDim.x);
+  const uint32_t bits = block_largest(largest, threadIdx.x, blockDim.x);
+  __shared__ uint32_t of_block[kSmallAmaxBlocks];
+  cluster_wait(kSmallAmaxBlocks);
+  if (threadIdx.x == 0) *cluster.map_shared_rank(of_block + cluster.block_rank(), 0) = bits;
+  cluster.sync();
+  if (cluster.block_rank() == 0 && threadIdx.x == 0) {
+    uint32_t most = 0;
+    for (uint32_t of_one : of_block) most = max(most, of_one);
+    *amax = most;
   }
+#endif
 }
 
 }  // namespace my_ops

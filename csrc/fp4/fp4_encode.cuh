@@ -107,19 +107,23 @@ __device__ __forceinline__ uint32_t with_signs(uint32_t codes, const Fp4Eight<sc
   return codes | (even & 0x08080808u) | (odd & 0x80808080u);
 }
 
-// Eight codes of 16-bit elements for MXFP4. Scaled by a power of two they keep their few bits, so the
-// lines of e2m1_codes fit packed arithmetic: a fused 16-bit operation rounds once, to a multiple of
-// 1/2, 1 or 2, where its constant has ulps of that size. This saves four instructions an element.
+// Eight codes of 16-bit elements for MXFP4. Scaled by a power of two they keep their few bits, so
+// the lines of e2m1_codes fit packed arithmetic: a fused 16-bit operation rounds once, to a
+// multiple of 1/2, 1 or 2, where its constant has ulps of that size. This saves four instructions
+// an element.
 template <typename scalar_t>
 __device__ __forceinline__ uint32_t mxfp4_codes(const Fp4Eight<scalar_t>& x, float factor) {
   constexpr bool kHalf = std::is_same<scalar_t, __half>::value;
   // 1.5 * 2^9 or 1.5 * 2^6, the ulp of which is 1/2, and one in its exponent.
   constexpr uint32_t kBase = kHalf ? 0x62006200u : 0x42C042C0u;
   constexpr uint32_t kExponent = kHalf ? 0x04000400u : 0x00800080u;
-  constexpr float kLargest = 32768.0f;  // power of two in float16; blocks of less than 2^-13 take two
+  constexpr float kLargest =
+      32768.0f;  // power of two in float16; blocks of less than 2^-13 take two
   const auto pair_of = [](float f) {
-    if constexpr (kHalf) return __float2half2_rn(f);
-    else return __float2bfloat162_rn(f);
+    if constexpr (kHalf)
+      return __float2half2_rn(f);
+    else
+      return __float2bfloat162_rn(f);
   };
   const auto scale = pair_of(kHalf ? fminf(factor, kLargest) : factor);
   const auto more = pair_of(fminf(fmaxf(factor / kLargest, 1.0f), kLargest));

@@ -55,4 +55,18 @@ inline Fp4Launch fp4_amax_launch(const Fp4Rows& x, int pack_elements) {
   return launch;
 }
 
+// Small dense tensors take one cluster instead, and no clearing of the result. Quantizing 1, 16, 64
+// rows of 8192 bfloat16 in a CUDA graph then takes 3.9, 4.1, 5.8 us instead of 5.5, 5.6, 6.6; 128
+// rows would take 7.4 instead of 7.0.
+constexpr int kSmallAmaxBlocks = 8, kSmallAmaxMaxThreads = 1024;
+constexpr int64_t kSmallAmaxBytes = 1 << 20;
+
+inline bool fp4_amax_is_small(const Fp4Rows& x, int64_t element_bytes) {
+  return x.rows == 1 && x.K * element_bytes <= kSmallAmaxBytes;
+}
+
+inline unsigned fp4_small_amax_threads(const Fp4Rows& x, int64_t element_bytes) {
+  return x.K * element_bytes <= kSmallAmaxBytes / 4 ? 512 : kSmallAmaxMaxThreads;
+}
+
 }  // namespace my_ops

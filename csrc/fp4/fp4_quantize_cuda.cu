@@ -17,11 +17,20 @@ namespace {
 
 template <typename scalar_t>
 void amax_cuda(const scalar_t* x, const Fp4Rows& rows, uint32_t* amax) {
-  MY_OPS_CUDA_CHECK(cudaMemsetAsync(amax, 0, sizeof *amax, current_stream()));
   const auto shape = fp4_collapse(rows, 1);
+  const bool aligned = rows_are_aligned(x, shape);
+  const auto* any_kernel = reinterpret_cast<const void*>(&fp4_small_amax_kernel<true, scalar_t>);
+  if (fp4_amax_is_small(shape, sizeof(scalar_t)) && compiled_for_clusters(any_kernel)) {
+    with_flag(aligned, [&](auto is_aligned) {
+      launch_with({kSmallAmaxBlocks}, fp4_small_amax_kernel<is_aligned, scalar_t>, kSmallAmaxBlocks,
+                  fp4_small_amax_threads(shape, sizeof(scalar_t)), 0, x, amax, shape);
+    });
+    return;
+  }
+  MY_OPS_CUDA_CHECK(cudaMemsetAsync(amax, 0, sizeof *amax, current_stream()));
   const auto [grid, block] = fp4_amax_launch(shape, kVecElements<scalar_t>);
-  with_flag(rows_are_aligned(x, shape), [&, grid = grid, block = block](auto aligned) {
-    launch(fp4_amax_kernel<aligned, scalar_t>, grid, block, 0, x, amax, shape);
+  with_flag(aligned, [&, grid = grid, block = block](auto is_aligned) {
+    launch(fp4_amax_kernel<is_aligned, scalar_t>, grid, block, 0, x, amax, shape);
   });
 }
 
