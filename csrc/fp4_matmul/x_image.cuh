@@ -77,7 +77,7 @@ __device__ __forceinline__ uint4 load_elements(const DenseRows& x, int K, int64_
           each[6] | each[7] << 16};
 }
 
-__global__ void __launch_bounds__(kImageThreads)
+inline __global__ void __launch_bounds__(kImageThreads)
     dense_image_kernel(const ImageLayout layout, const DenseRows x) {
   write_image(layout,
               [&](int64_t m, int k) { return pair_order(load_elements(x, layout.K, m, k)); });
