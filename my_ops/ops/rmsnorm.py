@@ -100,9 +100,10 @@ def add_rmsnorm(
 
 def _options(op, cast_order, out_dtype):
     """round_before_weight and the dtype's name, as the operators take them."""
-    if out_dtype is None and cast_order == "torch":
+    named = isinstance(cast_order, str)
+    if named and cast_order == "torch" and out_dtype is None:
         return False, None
-    if not isinstance(cast_order, str) or cast_order not in _ROUND_BEFORE_WEIGHT:
+    if not named or cast_order not in _ROUND_BEFORE_WEIGHT:
         raise ValueError(f"my_ops.{op}: cast_order: expected 'torch' or 'hf', got {cast_order!r}")
     if out_dtype is not None and not isinstance(out_dtype, torch.dtype):
         raise TypeError(f"my_ops.{op}: out_dtype: expected a torch.dtype, got {out_dtype!r}")
