@@ -2,11 +2,11 @@
 // into it. Device only, needs no torch.
 #pragma once
 
+#include "fp4_matmul/dense_rows.cuh"
 #include "fp4_matmul/fp4_fragment.cuh"
 #include "fp4_matmul/fused_plan.h"
 #include "fp4_matmul/product_output.cuh"
 #include "fp4_matmul/tensor_core.cuh"
-#include "fp4_matmul/x_image.cuh"
 
 namespace my_ops {
 
