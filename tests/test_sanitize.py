@@ -102,6 +102,9 @@ def test_races():
     all_copies = RACE.format(*plain, *copy).replace("a.cuh", copy[1])
     assert judge("racecheck", all_copies, 0) == ("", 1)
     assert judge("memcheck", all_copies, 0)[0]
+    own_bytes = RACE.format(*plain, *plain).replace("Slice<", "StagedSlice<")
+    assert judge("racecheck", own_bytes, 0) == ("", 1)
+    assert judge("memcheck", own_bytes, 0)[0]
 
 
 def test_a_failing_room_does_not_hide_the_next(tmp_path, monkeypatch, capsys):
