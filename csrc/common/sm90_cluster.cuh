@@ -31,13 +31,12 @@ __device__ __forceinline__ void sync_cluster() {
 #endif
 }
 
-// What lies at the shared address of `mine` in block `rank` of the cluster.
+// What lies at shared address `address` in block `rank` of the cluster.
 template <typename T>
-__device__ __forceinline__ T load_at_rank(const T* mine, int rank) {
+__device__ __forceinline__ T load_at_rank(uint32_t address, int rank) {
   T value{};
 #if __CUDA_ARCH__ >= 900
   static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16, "one load");
-  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(mine));
   uint32_t words[sizeof(T) / 4];
   if constexpr (sizeof(T) == 16) {
     asm volatile(
@@ -67,6 +66,12 @@ __device__ __forceinline__ T load_at_rank(const T* mine, int rank) {
   memcpy(&value, words, sizeof(T));
 #endif
   return value;
+}
+
+// The same at the address of `mine`.
+template <typename T>
+__device__ __forceinline__ T load_at_rank(const T* mine, int rank) {
+  return load_at_rank<T>(static_cast<uint32_t>(__cvta_generic_to_shared(mine)), rank);
 }
 
 }  // namespace sm90

@@ -117,13 +117,14 @@ __device__ __forceinline__ uint32_t mxfp4_codes(const Fp4Eight<scalar_t>& x, flo
   // 1.5 * 2^9 or 1.5 * 2^6, the ulp of which is 1/2, and one in its exponent.
   constexpr uint32_t kBase = kHalf ? 0x62006200u : 0x42C042C0u;
   constexpr uint32_t kExponent = kHalf ? 0x04000400u : 0x00800080u;
-  constexpr float kLargest =
-      32768.0f;  // power of two in float16; blocks of less than 2^-13 take two
+  // The largest power of two in float16; blocks of less than 2^-13 take two.
+  constexpr float kLargest = 32768.0f;
   const auto pair_of = [](float f) {
-    if constexpr (kHalf)
+    if constexpr (kHalf) {
       return __float2half2_rn(f);
-    else
+    } else {
       return __float2bfloat162_rn(f);
+    }
   };
   const auto scale = pair_of(kHalf ? fminf(factor, kLargest) : factor);
   const auto more = pair_of(fminf(fmaxf(factor / kLargest, 1.0f), kLargest));
@@ -165,8 +166,8 @@ __device__ __forceinline__ uint32_t fp4_encode8(const Fp4Eight<scalar_t>& x, flo
   } else {
 #pragma unroll
     for (int e = 0; e < 8; ++e) v[e] = __fmul_rn(fabsf(v[e]), fabsf(factor));
-    if (!kOrdinary &&
-        !(factor >= 0.0f)) {  // a branch: cutting every element would cost one instruction in ten
+    // A branch: cutting every element would cost one instruction in ten.
+    if (!kOrdinary && !(factor >= 0.0f)) {
 #pragma unroll
       for (int e = 0; e < 8; ++e) v[e] = fminf(v[e], kE2M1Max);
       if (factor != factor) return kEightCodes7;

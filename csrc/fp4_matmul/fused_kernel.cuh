@@ -8,6 +8,7 @@
 // other registers. A block takes one tile after the other.
 #pragma once
 
+#include "common/overlap.cuh"
 #include "common/sm90_mbarrier.cuh"
 #include "common/sm90_warpgroup.cuh"
 #include "fp4_matmul/fused_multiply.cuh"
@@ -107,7 +108,8 @@ __launch_bounds__(32)  // no body: the host can tell
   // kernel in front is anyone's, and may be the one that writes the weight. The next kernel starts
   // early where it is one like this: blocks that make an image would gather on the few idle SMs.
   if (from_rows) {
-    asm volatile("griddepcontrol.launch_dependents;\ngriddepcontrol.wait;" ::: "memory");
+    let_next_kernel_start();
+    wait_for_previous_kernel();
   }
 
   const uint32_t base = shared_address(shared);
@@ -132,7 +134,7 @@ __launch_bounds__(32)  // no body: the host can tell
     sm90::fence_barrier_init();
   }
   __syncthreads();
-  asm volatile("griddepcontrol.wait;" ::: "memory");
+  wait_for_previous_kernel();
 
   if (warp >= Tile::kConsumers / 32) {
     if constexpr (!Tile::kTakesRows) sm90::release_registers<24>();

@@ -75,18 +75,6 @@ struct StripWriter {
   }
 };
 
-__device__ __forceinline__ float4 load_sums_of_rank(uint32_t address, int rank) {
-  float4 sums;
-  asm volatile(
-      "{\n.reg .b32 remote;\n"
-      "mapa.shared::cluster.u32 remote, %4, %5;\n"
-      "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [remote];\n}"
-      : "=f"(sums.x), "=f"(sums.y), "=f"(sums.z), "=f"(sums.w)
-      : "r"(address), "r"(rank)
-      : "memory");
-  return sums;
-}
-
 // Calls `body` with a value of the results' 16-bit type.
 template <typename Body>
 __device__ __forceinline__ void with_pair_type(const ProductOutput& out, Body&& body) {
@@ -111,7 +99,8 @@ __device__ __forceinline__ void add_and_store(const FusedArguments& args, uint32
 #pragma unroll
         for (int d = 0; d < Tile::kDepthGroups; ++d) {
           const int thread = d * Tile::kRowThreads + row_thread;
-          const float4 part = load_sums_of_rank(base + (j * Tile::kConsumers + thread) * 16, r);
+          const uint32_t place = base + (j * Tile::kConsumers + thread) * 16;
+          const auto part = sm90::load_at_rank<float4>(place, r);
           sum = {sum.x + part.x, sum.y + part.y, sum.z + part.z, sum.w + part.w};
         }
       }

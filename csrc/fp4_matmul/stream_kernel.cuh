@@ -14,16 +14,10 @@
 // to 14.4).
 #pragma once
 
+#include "common/overlap.cuh"
 #include "fp4_matmul/stream_step.cuh"
 
 namespace my_ops {
-
-// Lets the next kernel on the stream start, waits for the one before.
-__device__ __forceinline__ void overlap_launches() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;\ngriddepcontrol.wait;" ::: "memory");
-#endif
-}
 
 // Adds up what the warps have of each element of y, and stores it.
 __device__ __forceinline__ void store_stream_sums(const StreamArguments& args, const float* sums,
@@ -57,7 +51,8 @@ __global__ void __launch_bounds__(kStreamWarps * 32, 1)
   const int first_k = warp * Tile::kSteps * kStreamDepth;
   const int pass_k = warps * Tile::kSteps * kStreamDepth;
 
-  overlap_launches();
+  let_next_kernel_start();
+  wait_for_previous_kernel();
   typename Step::X x[Tile::kSteps];
   // Rows that x has not are zeros.
   const auto load_x = [&](int pass) {

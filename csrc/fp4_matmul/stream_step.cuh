@@ -12,20 +12,6 @@ __device__ __forceinline__ uint4 load_shared16(const uint8_t* from) {
   return *reinterpret_cast<const uint4*>(from);
 }
 
-// code_pairs, with a multiplication that brings the sign and the magnitude of a code to their
-// places at once: 13 instructions for eight codes, four of them beside the integer unit, not 15.
-__device__ __forceinline__ void stream_pairs(__nv_bfloat16, uint32_t codes, uint32_t (&pairs)[4]) {
-  constexpr uint32_t kKept = 0x81C081C0u;
-  const uint32_t upper = codes >> 8;
-  pairs[0] = ((codes & 0x000F000Fu) * 0x1040u) & kKept;
-  pairs[1] = ((codes & 0x00F000F0u) * 0x0104u) & kKept;
-  pairs[2] = ((upper & 0x000F000Fu) * 0x1040u) & kKept;
-  pairs[3] = ((upper & 0x00F000F0u) * 0x0104u) & kKept;
-}
-__device__ __forceinline__ void stream_pairs(__half, uint32_t codes, uint32_t (&pairs)[4]) {
-  code_pairs(__half{}, codes, pairs);
-}
-
 // A lane's part of a step: of rows lane / 4 and 8 below, 32 codes from lane % 4 * 32 and as many
 // 128 behind them, as eight words; of x, row lane / 4, the elements at the same k. (Were the 64
 // codes neighbours, lanes would read x 128 bytes apart: 20.4 us at M = 8 for 17.7.)
@@ -123,13 +109,8 @@ struct StreamStep {
 #pragma unroll
       for (int w = 0; w < 4; ++w) {
         uint32_t a[4], b[4];
-        stream_pairs(scalar_t{}, word(codes.low[half], w), a);
-        stream_pairs(scalar_t{}, word(codes.high[half], w), b);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          a[i] = multiply_pairs(scalar_t{}, a[i], low_pairs[w / 2]);
-          b[i] = multiply_pairs(scalar_t{}, b[i], high_pairs[w / 2]);
-        }
+        decode<scalar_t>(word(codes.low[half], w), low_pairs[w / 2], a);
+        decode<scalar_t>(word(codes.high[half], w), high_pairs[w / 2], b);
         const uint4& v = x.words[half * 4 + w];
         mma(scalar_t{}, sums[w % 2], a[0], b[0], a[1], b[1], v.x, v.y);
         mma(scalar_t{}, sums[w % 2], a[2], b[2], a[3], b[3], v.z, v.w);

@@ -17,6 +17,7 @@
 #include "common/sm90_cluster.cuh"
 #include "common/sm90_mbarrier.cuh"
 #include "common/sm90_warpgroup.cuh"
+#include "common/tile_position.cuh"
 #include "fp4_matmul/fp4_misfits.cuh"
 #include "fp4_matmul/wide_output.cuh"
 
@@ -34,7 +35,7 @@ __device__ __forceinline__ void fill_stages(const WideArguments& args, uint32_t 
   WideRing<Tile> ring{base};
   for (int tile = blockIdx.x / kWideCluster; tile < args.row_tiles * args.col_tiles;
        tile += gridDim.x / kWideCluster) {
-    const WidePosition at = wide_position(tile, args.row_tiles, args.col_tiles);
+    const auto at = tile_position(tile, args.row_tiles, args.col_tiles);
     const int first_n = (at.row * kWideCluster + rank) * kWideRows + lane * 64;
     const int first_m = at.col * Tile::kCols + x_box * Tile::kBoxCols;
     for (int step = 0; step < args.steps; ++step) {
@@ -99,7 +100,7 @@ __device__ __forceinline__ void multiply_stages(const WideArguments& args, uint3
     sm90::wgmma_pin(sums);
     release_last();
 
-    const WidePosition at = wide_position(tile, args.row_tiles, args.col_tiles);
+    const auto at = tile_position(tile, args.row_tiles, args.col_tiles);
     store_results<Tile>(args, (at.row * kWideCluster + rank) * kWideRows + warp * 16,
                         int64_t{at.col} * Tile::kCols, scale, sums);
   }

@@ -47,20 +47,6 @@ struct WideTile {
   static_assert(kSharedBytes <= 227 * 1024, "what a block may have");
 };
 
-struct WidePosition {
-  int row, col;  // in tiles
-};
-
-// Tiles go in bands of kBand tile rows, column by column inside a band, so that what runs together
-// shares what it reads through L2.
-__device__ __forceinline__ WidePosition wide_position(int tile, int row_tiles, int col_tiles) {
-  constexpr int kBand = 8;
-  const int band = tile / (kBand * col_tiles);
-  const int height = min(row_tiles - band * kBand, kBand);
-  const int within = tile - band * kBand * col_tiles;
-  return {band * kBand + within % height, within / height};
-}
-
 template <typename Tile>
 struct WideRing {
   uint32_t base;

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "common/overlap.cuh"
 #include "common/sm90_wgmma.cuh"
 #include "fp4_matmul/dense_rows.cuh"
 #include "fp4_matmul/fp4_fragment.cuh"
@@ -41,10 +42,9 @@ struct ImageLayout {
 // gives 8 elements in the order of decoded codes.
 template <typename Words>
 __device__ __forceinline__ void write_image(const ImageLayout& layout, Words&& words) {
-#if __CUDA_ARCH__ >= 900
   // In this order: what the fused kernel reads early, the weight, is then as old as x.
-  asm volatile("griddepcontrol.wait;\ngriddepcontrol.launch_dependents;" ::: "memory");
-#endif
+  wait_for_previous_kernel();
+  let_next_kernel_start();
   const int64_t quad = (blockIdx.x * int64_t{kImageThreads} + threadIdx.x) / 4;
   const int t = threadIdx.x % 4;
   const int64_t m = quad / layout.steps;

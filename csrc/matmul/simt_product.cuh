@@ -6,6 +6,7 @@
 
 #include "common/overlap.cuh"
 #include "common/sm90_cluster.cuh"
+#include "common/tile_position.cuh"
 #include "common/vec.cuh"
 #include "matmul/simt_copy.cuh"
 
@@ -33,20 +34,15 @@ struct Product : Output<scalar_t> {
   Operand<scalar_t> B;  // [K, N]
 };
 
-// The first row and column of the index-th tile. Tiles go in bands of kBand tile rows, column by
-// column inside a band, so that the blocks running together share what they read through L2.
+// The first row and column of the index-th tile.
 template <class Tile>
 __device__ __forceinline__ void tile_of_index(int64_t index, int64_t M, int64_t N, int64_t& row,
                                               int64_t& col) {
-  constexpr int64_t kBand = 8;
   const int64_t tile_rows = (M + Tile::kRows - 1) / Tile::kRows;
   const int64_t tile_cols = (N + Tile::kCols - 1) / Tile::kCols;
-  const int64_t band = index / (kBand * tile_cols);
-  const int64_t left = tile_rows - band * kBand;
-  const int64_t height = left < kBand ? left : kBand;
-  const int64_t within = index - band * kBand * tile_cols;
-  row = (band * kBand + within % height) * Tile::kRows;
-  col = within / height * Tile::kCols;
+  const auto tile = tile_position(index, tile_rows, tile_cols);
+  row = tile.row * Tile::kRows;
+  col = tile.col * Tile::kCols;
 }
 
 // Writes `strip` to row `row` and columns from `col` of C, as far as they exist.

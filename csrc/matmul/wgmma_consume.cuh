@@ -49,7 +49,7 @@ __device__ __forceinline__ void store_result(const Product& product, const Work&
     }
     return;
   }
-  const Position tile = tile_position(work.tile, product.row_tiles, product.col_tiles);
+  const auto tile = tile_position(work.tile, product.row_tiles, product.col_tiles);
   const int64_t row =
       (int64_t{tile.row} * Tile::kCluster + rank) * Tile::kRows + warp * 16 + lane / 4;
   const int64_t col = int64_t{tile.col} * Tile::kCols + lane % 4 * 2;

@@ -86,8 +86,8 @@ __global__ void __launch_bounds__(128 * Tile::kConsumers)
     sum[2] += next.z;
     sum[3] += next.w;
   }
-  const Position tile = tile_position(product.whole_tiles + block / Tile::kCluster,
-                                      product.row_tiles, product.col_tiles);
+  const auto tile = tile_position(product.whole_tiles + block / Tile::kCluster, product.row_tiles,
+                                  product.col_tiles);
   const int64_t row = (int64_t{tile.row} * Tile::kCluster + block % Tile::kCluster) * Tile::kRows +
                       thread / 32 * 16 + lane / 4;
   const int64_t col = int64_t{tile.col} * Tile::kCols + strip * 8 + lane % 4 * 2;

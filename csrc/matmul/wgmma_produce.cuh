@@ -44,7 +44,7 @@ __device__ __forceinline__ void produce(const Product& product, const Shared<Til
   for (int index = blockIdx.x / Tile::kCluster; index < works;
        index += gridDim.x / Tile::kCluster) {
     const Work work = work_of_index<Tile::kUnit>(product, index);
-    const Position tile = tile_position(work.tile, product.row_tiles, product.col_tiles);
+    const auto tile = tile_position(work.tile, product.row_tiles, product.col_tiles);
     const int first_group = of_a ? (tile.row * Tile::kCluster + static_cast<int>(rank)) * kGroupsA
                                  : tile.col * kGroupsB;
     const int64_t source_group = min(first_group + group, last_group);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "common/tile_position.cuh"
 #include "matmul/wgmma_planes.cuh"
 
 namespace my_ops {
@@ -74,23 +75,9 @@ struct Product {
   Output output;
 };
 
-struct Position {
-  int row, col;  // in tiles
-};
-
 template <class Product>
 __device__ __forceinline__ bool is_due(const Product& product) {
   return product.unfit == nullptr || (*product.unfit != 0) == product.if_unfit;
-}
-
-// Tiles go in bands of kBand tile rows, column by column inside a band, so that the clusters
-// running together share what they read through L2.
-__device__ __forceinline__ Position tile_position(int tile, int row_tiles, int col_tiles) {
-  constexpr int kBand = 8;
-  const int band = tile / (kBand * col_tiles);
-  const int height = min(row_tiles - band * kBand, kBand);
-  const int within = tile - band * kBand * col_tiles;
-  return {band * kBand + within % height, within / height};
 }
 
 // What a cluster works at: a tile and a range of its K tiles.
