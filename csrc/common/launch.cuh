@@ -47,11 +47,43 @@ bool runs_clusters(void (*kernel)(Params...)) {
          compiled_for_clusters(reinterpret_cast<const void*>(kernel));
 }
 
+// Whether the current device has wgmma and `kernel`, whose body exists for sm_90a only
+// (sm90_cluster.cuh), was compiled for it, with room for `threads`.
+template <typename... Params>
+bool runs_wgmma(void (*kernel)(Params...), int threads) {
+  const cudaDeviceProp& device = current_device_properties();
+  if (device.major != 9 || device.minor != 0) return false;
+  cudaFuncAttributes attributes;
+  if (cudaFuncGetAttributes(&attributes, kernel) != cudaSuccess) {
+    (void)cudaGetLastError();
+    return false;
+  }
+  return attributes.maxThreadsPerBlock >= threads;
+}
+
 // What a launch asks for beyond its size.
 struct LaunchOptions {
   unsigned cluster = 1;      // blocks of a cluster
   bool overlapping = false;  // may begin before the kernel in front of it ends (griddepcontrol)
 };
+
+// The attributes by which a launch asks for it, and their number.
+inline unsigned launch_attributes(const LaunchOptions& options,
+                                  cudaLaunchAttribute (&attributes)[2]) {
+  unsigned count = 0;
+  if (options.cluster > 1) {
+    auto& attribute = attributes[count++];
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim.x = options.cluster;
+    attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+  }
+  if (options.overlapping) {
+    auto& attribute = attributes[count++];
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+  }
+  return count;
+}
 
 template <typename... Params, typename... Args>
 void launch_with(const LaunchOptions& options, void (*kernel)(Params...), dim3 grid, dim3 block,
@@ -67,17 +99,7 @@ void launch_with(const LaunchOptions& options, void (*kernel)(Params...), dim3 g
   config.dynamicSmemBytes = shared_bytes;
   config.stream = current_stream();
   config.attrs = attributes;
-  if (options.cluster > 1) {
-    auto& attribute = attributes[config.numAttrs++];
-    attribute.id = cudaLaunchAttributeClusterDimension;
-    attribute.val.clusterDim.x = options.cluster;
-    attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
-  }
-  if (options.overlapping) {
-    auto& attribute = attributes[config.numAttrs++];
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-  }
+  config.numAttrs = launch_attributes(options, attributes);
   MY_OPS_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...));
 }
 

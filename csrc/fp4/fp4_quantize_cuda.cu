@@ -19,8 +19,8 @@ template <typename scalar_t>
 void amax_cuda(const scalar_t* x, const Fp4Rows& rows, uint32_t* amax) {
   const auto shape = fp4_collapse(rows, 1);
   const bool aligned = rows_are_aligned(x, shape);
-  const auto* any_kernel = reinterpret_cast<const void*>(&fp4_small_amax_kernel<true, scalar_t>);
-  if (fp4_amax_is_small(shape, sizeof(scalar_t)) && compiled_for_clusters(any_kernel)) {
+  if (fp4_amax_is_small(shape, sizeof(scalar_t)) &&
+      runs_clusters(fp4_small_amax_kernel<true, scalar_t>)) {
     with_flag(aligned, [&](auto is_aligned) {
       launch_with({kSmallAmaxBlocks}, fp4_small_amax_kernel<is_aligned, scalar_t>, kSmallAmaxBlocks,
                   fp4_small_amax_threads(shape, sizeof(scalar_t)), 0, x, amax, shape);

@@ -21,26 +21,14 @@ struct FusedTiles {
   using Tokens256 = FusedTile<scalar_t, kFormat, 256, 64, 5, 3, 1, 2>;
 };
 
-// Whether the current device has wgmma and this file was compiled for it.
-bool device_runs_wgmma() {
-  const cudaDeviceProp& device = current_device_properties();
-  if (device.major != 9 || device.minor != 0) return false;
-  using Tile = FusedTiles<__half, Fp4Format::nvfp4>::Tokens256;
-  cudaFuncAttributes attributes;
-  if (cudaFuncGetAttributes(&attributes, fp4_fused_kernel<Tile>) != cudaSuccess) {
-    (void)cudaGetLastError();
-    return false;
-  }
-  return attributes.maxThreadsPerBlock >= Tile::kThreads;
-}
-
 FusedPlan plan_for(const Fp4FactorView& b, const TensorView& y) {
   const bool aligned = starts_at_multiple_of(b.packed.const_data_ptr(), 0, 16) &&
                        starts_at_multiple_of(b.scale.const_data_ptr(), 0, 4);
   if (!b.contracts_cols || !aligned) return {};
   const int sms = current_device_properties().multiProcessorCount;
   const FusedPlan plan = plan_fused(y.size(0), y.size(1), b.depth(), fp4_block_size(b.format), sms);
-  static const bool available = device_runs_wgmma();
+  using AnyTile = FusedTiles<__half, Fp4Format::nvfp4>::Tokens256;
+  static const bool available = runs_wgmma(fp4_fused_kernel<AnyTile>, AnyTile::kThreads);
   return available ? plan : FusedPlan{};
 }
 

@@ -46,9 +46,7 @@ bool fp4_stream(const TensorView& x, const Fp4FactorView& b, const TensorView& b
       product_output(y, b.depth(), bias),
       plan.passes};
   using AnyTile = StreamTile<__half, Fp4Format::nvfp4, 1>;
-  const bool overlapping =
-      device.major >= 9 &&
-      compiled_for_clusters(reinterpret_cast<const void*>(fp4_stream_kernel<AnyTile>));
+  const bool overlapping = runs_clusters(fp4_stream_kernel<AnyTile>);
   const bool nvfp4 = b.format == Fp4Format::nvfp4;
   if (x.scalar_type() == ScalarType::Half) {
     nvfp4 ? launch_stream<__half, Fp4Format::nvfp4>(args, plan, overlapping)

@@ -18,14 +18,6 @@ struct WideTiles {
   using Narrow = WideTile<scalar_t, 128, 6, kX>;
 };
 
-// Whether the current device has wgmma and this file was compiled for it.
-bool device_runs_wgmma() {
-  const cudaDeviceProp& device = current_device_properties();
-  if (device.major != 9 || device.minor != 0) return false;
-  using Tile = WideTiles<__half, Major::depth>::Wide;
-  return runs_clusters(fp4_wide_kernel<Tile>) && tensor_map_encoder() != nullptr;
-}
-
 template <typename scalar_t>
 void widen(const Fp4FactorView& b, scalar_t* wide) {
   const WidenArguments args{b.packed.const_data_ptr<uint32_t>(),
@@ -94,7 +86,9 @@ bool fp4_wide(const TensorView& x, const Fp4FactorView& b, const TensorView& bia
                     b.rows * b.cols < int64_t{1} << 34 &&
                     starts_at_multiple_of(b.packed.const_data_ptr(), 0, 16);
   if (!fits) return false;
-  static const bool available = device_runs_wgmma();
+  using AnyTile = WideTiles<__half, Major::depth>::Wide;
+  static const bool available =
+      runs_wgmma(fp4_wide_kernel<AnyTile>, AnyTile::kThreads) && tensor_map_encoder() != nullptr;
   const WidePlan plan =
       plan_wide(y.size(1), y.size(0), b.depth(), current_device_properties().multiProcessorCount);
   if (!available || plan.cols == 0) return false;

@@ -58,19 +58,6 @@ WgmmaPlan plan(int64_t M, int64_t N, int64_t K) {
   return plan_wgmma(kShapes, Wide::kProducts, plane_bytes, M, N, K, sms / Wide::kCluster, sms);
 }
 
-// Whether the current device has wgmma and this file was compiled for it.
-bool device_runs_wgmma() {
-  const cudaDeviceProp& device = current_device_properties();
-  if (device.major != 9 || device.minor != 0) return false;
-  using Tile = Bf16x6::Wide;
-  cudaFuncAttributes attributes;
-  if (cudaFuncGetAttributes(&attributes, matmul_wgmma_kernel<Tile, FloatOutput>) != cudaSuccess) {
-    (void)cudaGetLastError();
-    return false;
-  }
-  return attributes.maxThreadsPerBlock >= Tile::kThreads;
-}
-
 // One operand's planes, made of `matrix` [rows, K], and the memory that they lie in.
 struct Planes {
   OwnedTensor memory, unscale;
@@ -160,7 +147,9 @@ bool multiply(const TensorView& A, const TensorView& B, const TensorView& C, Own
   using Wide = typename Mode::Wide;
   using Narrow = typename Mode::Narrow;
   const WgmmaPlan chosen = plan<Mode>(A.size(0), B.size(1), A.size(1));
-  if (chosen.shape < 0 || !device_runs_wgmma()) return false;
+  if (chosen.shape < 0 || !runs_wgmma(matmul_wgmma_kernel<Wide, FloatOutput>, Wide::kThreads)) {
+    return false;
+  }
   unfit = OwnedTensor::empty(1, ScalarType::Int);
   MY_OPS_CUDA_CHECK(cudaMemsetAsync(unfit.data_ptr<int>(), 0, sizeof(int), current_stream()));
   const int k_tiles = padded_k_tiles<Wide>(A.size(1));

@@ -16,9 +16,9 @@
 
 #include <cstdint>
 
+#include "common/overlap.cuh"
 #include "common/reduce.cuh"
 #include "rmsnorm/backward_args.cuh"
-#include "rmsnorm/overlap.cuh"
 #include "rmsnorm/phase.cuh"
 #include "rmsnorm/row_registers.cuh"
 #include "rmsnorm/row_store.cuh"

@@ -8,8 +8,8 @@
 #include <map>
 #include <tuple>
 
+#include "common/launch.cuh"
 #include "rmsnorm/backward_kernels.cuh"
-#include "rmsnorm/overlap.cuh"
 #include "rmsnorm/weight_gradient.cuh"
 
 namespace my_ops {
@@ -71,8 +71,8 @@ struct BackwardLauncher {
   }
 
   cudaError_t launch_kernel(Kernel kernel, const Args& args, cudaStream_t stream) const {
-    cudaLaunchAttribute cluster;
-    cudaLaunchConfig_t launch = launch_config(config, cluster);
+    cudaLaunchAttribute attributes[2];
+    cudaLaunchConfig_t launch = launch_config(config, attributes);
     launch.gridDim = dim3(static_cast<unsigned>(parts * config.slices));
     launch.stream = stream;
     const cudaError_t error = opt_in(kernel, config);
@@ -80,17 +80,15 @@ struct BackwardLauncher {
   }
 
   static cudaLaunchConfig_t launch_config(const BackwardConfig& config,
-                                          cudaLaunchAttribute& cluster) {
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim.x = config.slices;
-    cluster.val.clusterDim.y = 1;
-    cluster.val.clusterDim.z = 1;
+                                          cudaLaunchAttribute (&attributes)[2]) {
+    LaunchOptions options;
+    if (config.wide) options.cluster = static_cast<unsigned>(config.slices);
     cudaLaunchConfig_t launch = {};
     launch.gridDim = dim3(config.slices);
     launch.blockDim = dim3(block_threads(config));
     launch.dynamicSmemBytes = shared_bytes(config);
-    launch.attrs = &cluster;
-    launch.numAttrs = config.wide && config.slices > 1 ? 1 : 0;
+    launch.attrs = attributes;
+    launch.numAttrs = launch_attributes(options, attributes);
     return launch;
   }
 
@@ -119,8 +117,8 @@ struct BackwardLauncher {
       const Kernel asked = Kernels::of(config, lie, config.whole ? Phase::whole : Phase::apply);
       error = opt_in(asked, config);
       if (error != cudaSuccess) return error;
-      cudaLaunchAttribute cluster;
-      const cudaLaunchConfig_t launch = launch_config(config, cluster);
+      cudaLaunchAttribute attributes[2];
+      const cudaLaunchConfig_t launch = launch_config(config, attributes);
       if (launch.numAttrs > 0) {
         error = cudaOccupancyMaxActiveClusters(&answer, asked, &launch);
       } else {
@@ -143,13 +141,13 @@ cudaError_t launch_weight_kernel(const acc_t* partial_weight, w_t* grad_weight, 
   while (sharing < kWeightMaxWarps && sharing * 16 < parts) sharing *= 2;
   const int warps = sharing < 8 ? 8 : sharing;
   const int64_t columns = warps / sharing * kWarpSize;
-  cudaLaunchAttribute overlap = overlapping_launch();
+  cudaLaunchAttribute attributes[2];
   cudaLaunchConfig_t launch = {};
   launch.gridDim = dim3(static_cast<unsigned>((H + columns - 1) / columns));
   launch.blockDim = dim3(warps * kWarpSize);
   launch.stream = stream;
-  launch.attrs = &overlap;
-  launch.numAttrs = overlaps ? 1 : 0;
+  launch.attrs = attributes;
+  launch.numAttrs = launch_attributes({1, overlaps}, attributes);
   return cudaLaunchKernelEx(&launch, rmsnorm_weight_kernel<acc_t, w_t>, partial_weight, grad_weight,
                             parts, H, sharing);
 }

@@ -15,11 +15,11 @@
 
 #include <cstdint>
 
+#include "common/overlap.cuh"
 #include "common/sm90_warpgroup.cuh"
 #include "rmsnorm/backward_args.cuh"
 #include "rmsnorm/backward_exchange.cuh"
 #include "rmsnorm/backward_ring.cuh"
-#include "rmsnorm/overlap.cuh"
 #include "rmsnorm/row_ahead.cuh"
 
 namespace my_ops {

@@ -28,7 +28,7 @@ template <typename Args>
 DeviceLimits device_limits(void (*kernel)(Args)) {
   const cudaDeviceProp& device = current_device_properties();
   int max_cluster_blocks = 1;
-  if (device.major >= 9 && compiled_for_clusters(reinterpret_cast<const void*>(kernel))) {
+  if (runs_clusters(kernel)) {
     const bool datacenter = device.major == 9 || device.major == 10;
     max_cluster_blocks = datacenter ? 16 : device.major >= 12 ? 8 : 1;
   }

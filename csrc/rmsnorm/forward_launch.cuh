@@ -7,10 +7,10 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "common/launch.cuh"
 #include "rmsnorm/device_limits.h"
 #include "rmsnorm/forward_kernel.cuh"
 #include "rmsnorm/forward_staged_kernel.cuh"
-#include "rmsnorm/overlap.cuh"
 
 namespace my_ops {
 
@@ -99,25 +99,19 @@ cudaError_t launch_forward_kernel(void (*kernel)(ForwardArgs<x_t, w_t>),
                                   int shared_bytes, cudaStream_t stream) {
   const int64_t rows_per_block = config.lanes > 0 ? config.threads / config.lanes : 1;
   const int64_t blocks = (args.rows + rows_per_block - 1) / rows_per_block * config.slices;
-  cudaLaunchAttribute attributes[2] = {};
+  const bool cluster = config.kind != ForwardKind::two_launches && config.slices > 1;
+  LaunchOptions options;
+  if (cluster) options.cluster = static_cast<unsigned>(config.slices);
+  // The staged kernel does not wait: its rows are too large to gain from it.
+  options.overlapping = config.overlaps && config.kind != ForwardKind::staged;
+  cudaLaunchAttribute attributes[2];
   cudaLaunchConfig_t launch = {};
   launch.gridDim = dim3(static_cast<unsigned>(blocks));
   launch.blockDim = dim3(config.threads);
   launch.dynamicSmemBytes = shared_bytes;
   launch.stream = stream;
   launch.attrs = attributes;
-  const bool cluster = config.kind != ForwardKind::two_launches && config.slices > 1;
-  if (cluster) {
-    attributes[launch.numAttrs].id = cudaLaunchAttributeClusterDimension;
-    attributes[launch.numAttrs].val.clusterDim.x = config.slices;
-    attributes[launch.numAttrs].val.clusterDim.y = 1;
-    attributes[launch.numAttrs].val.clusterDim.z = 1;
-    ++launch.numAttrs;
-  }
-  // The staged kernel does not wait: its rows are too large to gain from it.
-  if (config.overlaps && config.kind != ForwardKind::staged) {
-    attributes[launch.numAttrs++] = overlapping_launch();
-  }
+  launch.numAttrs = launch_attributes(options, attributes);
   cudaError_t error = cudaSuccess;
   if (shared_bytes > 0) {
     error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);

@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
+#include "common/overlap.cuh"
 #include "common/reduce.cuh"
 #include "rmsnorm/chunk.cuh"
-#include "rmsnorm/overlap.cuh"
 
 namespace my_ops {
 
