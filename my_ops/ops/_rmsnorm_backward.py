@@ -17,14 +17,15 @@ _backward_x = raw_operator("rmsnorm_backward_x")
 _backward_weight = raw_operator("rmsnorm_backward_weight")
 
 
-def gradients(want_x, want_weight, grad, x, weight, eps, weight_offset):
-    """grad_x and grad_weight, None where not wanted."""
+def gradients(want_x, want_weight, grad, x, weight, eps):
+    """Those of the named operator, None where not wanted."""
+    numbers = eps, 0.0
     if want_x and want_weight:
-        return _backward(grad, None, x, weight, eps, weight_offset)
+        return _backward(grad, None, x, weight, *numbers)
     if want_x:
-        return _backward_x(grad, None, x, weight, eps, weight_offset), None
+        return _backward_x(grad, None, x, weight, *numbers), None
     if want_weight:
-        return None, _backward_weight(grad, x, weight, eps, weight_offset)
+        return None, _backward_weight(grad, x, weight, *numbers)
     return None, None
 
 

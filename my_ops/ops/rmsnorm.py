@@ -1,4 +1,4 @@
-"""my_ops.rmsnorm and add_rmsnorm. Public functions, fakes, the named operator, RMSNormFn.
+"""my_ops.rmsnorm and add_rmsnorm. Public functions, fakes, the named operator.
 
 With rstd = 1 / sqrt(mean(x^2) + eps) over the last dimension, y = x * rstd * (weight + offset). The
 derivatives are in csrc/rmsnorm/rmsnorm_autograd.cpp.
@@ -128,29 +128,6 @@ register_row_vmap("rmsnorm_forward", row_arguments=1)
 register_row_vmap("add_rmsnorm_forward", row_arguments=2, outputs=2)
 
 
-class RMSNormFn(torch.autograd.Function):
-    """rmsnorm as a Function; the named operator takes its two halves."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x, weight, eps, weight_offset, round_before_weight, out_dtype):
-        return _forward(x, weight, eps, weight_offset, round_before_weight, out_dtype)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        x, weight, ctx.eps, ctx.weight_offset, *_ = inputs
-        ctx.save_for_backward(x, weight)
-
-    @staticmethod
-    def backward(ctx, grad):
-        x, weight = ctx.saved_tensors
-        # The named operator's `needs_input_grad` ends before arguments that were left out.
-        wanted = ctx.needs_input_grad[0], weight is not None and ctx.needs_input_grad[1]
-        grads = gradients(*wanted, grad, x, weight, ctx.eps, ctx.weight_offset)
-        return *grads, None, None, None, None
-
-
 # torch.ops.my_ops.rmsnorm: the same operator by name, differentiable, for graphs and exports.
 @torch.library.custom_op(
     "my_ops::rmsnorm",
@@ -169,11 +146,15 @@ def _(x, weight=None, eps=1e-6):
 
 
 def _named_setup_context(ctx, inputs, output):
-    RMSNormFn.setup_context(ctx, (*inputs, 0.0), output)
+    x, weight, ctx.eps = inputs
+    ctx.save_for_backward(x, weight)
 
 
 def _named_backward(ctx, grad):
-    return RMSNormFn.backward(ctx, grad)[:3]
+    x, weight = ctx.saved_tensors
+    # `needs_input_grad` ends before arguments that were left out.
+    wanted = ctx.needs_input_grad[0], weight is not None and ctx.needs_input_grad[1]
+    return *gradients(*wanted, grad, x, weight, ctx.eps), None
 
 
 _named.register_autograd(_named_backward, setup_context=_named_setup_context)
