@@ -44,9 +44,10 @@ def matmul(
             - ``"bf16x6"``: on the tensor cores, with an error below that of ``"ieee"`` for every
               range of inputs. Each operand is split into three bfloat16; six products of them.
               What lies under 2^-133 of an operand is lost.
-            - ``"fp16x3"``: faster, with the same accuracy relative to the largest elements: each
-              row of ``a`` and column of ``b``, in pieces of 128 along K, keeps 22 bits of elements
-              above 2^-17 of its largest one, and 2^-40 of that one as absolute error below.
+            - ``"fp16x3"``: faster, with that accuracy from K = 4096 on, relative to the largest
+              elements (at K = 512 the error is up to twice that of ``"ieee"``): each row of ``a``
+              and column of ``b``, in pieces of 128 along K, keeps 22 bits of elements above 2^-17
+              of its largest one, and 2^-40 of that one as absolute error below.
             - ``"tf32"``: operands rounded to the nearest 11 bits. Where the range of each 256
               neighbours along K allows, they are multiplied as float16, else as TF32.
 
