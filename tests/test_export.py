@@ -73,10 +73,13 @@ def test_aot_inductor_package(device, tmp_path):
     )
     inputs = [torch.randn(rows, K, device=device) for rows in (6, 11)]
     torch.save(inputs, tmp_path / "inputs.pt")
-    subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", RUN_PACKAGE, package, tmp_path / "inputs.pt", tmp_path / "out.pt"],
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
         cwd=tmp_path,
-        check=True,
+        capture_output=True,
+        text=True,
+        check=False,
     )
+    assert done.returncode == 0, done.stdout + done.stderr
     assert_same_bits(torch.load(tmp_path / "out.pt"), [model(x) for x in inputs])
