@@ -100,6 +100,8 @@ def main() -> int:
         name = f"{torch.cuda.get_device_name(i)} (sm_{capability[0]}{capability[1]})"
         if _build_info.cuda and has_code_for(capability, _build_info.architectures):
             print(f"  cuda:{i} {name}")
+            if capability == (9, 0) and "9.0a" not in _build_info.architectures:
+                print(f"    without its tensor-core kernels; TORCH_CUDA_ARCH_LIST=9.0a {REBUILD}")
             devices.append(f"cuda:{i}")
         else:
             failed = True

@@ -47,6 +47,18 @@ def test_code_for_a_gpu(capability, architectures, expected):
     assert page.has_code_for(capability, architectures) == expected
 
 
+@pytest.mark.parametrize("architectures", ["9.0", "8.0+PTX", "8.0;9.0a"])
+def test_a_build_without_the_kernels_of_hopper_says_so(monkeypatch, capsys, architectures):
+    monkeypatch.setattr(page._build_info, "architectures", architectures)
+    monkeypatch.setattr(page._build_info, "cuda", "13.0")
+    monkeypatch.setattr(page, "checks", lambda device: [])
+    for name, value in [("device_count", 1), ("get_device_capability", (9, 0))]:
+        monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "H100")
+    assert page.main() == 0
+    assert ("TORCH_CUDA_ARCH_LIST=9.0a" in capsys.readouterr().out) == ("9.0a" not in architectures)
+
+
 def test_a_wrong_operator_is_named(monkeypatch, capsys):
     monkeypatch.setattr(my_ops, "matmul", lambda a, b: a @ b * 1.001)
     assert page.main() == 1
