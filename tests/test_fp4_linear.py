@@ -17,8 +17,12 @@ from my_ops.nn import FP4Linear
 from my_ops.ops.fp4_matmul import PackedFactor
 
 # Weights of 2^20 elements and more have kernels of their own on a GPU, by the number of rows of x
-# and by the place of rows of scales; some with a last step or tile that is not whole.
+# and by the place of rows of scales; some with a last step or tile that is not whole. Of K that
+# are a multiple of 16 only, rows of scales start anywhere.
 LARGE = [
+    (2, 4112, 301),
+    (14, 2064, 515),
+    (140, 1040, 1017),
     (5, 2048, 600),
     (1, 4224, 300),
     (8, 8320, 130),

@@ -12,22 +12,23 @@ namespace {
 // Stages and slots fill shared memory. Two warpgroups that share a row's steps take turns by
 // themselves, so one set of operands each is enough: 24.5 us at 64 rows of x, 8192 x 8192, against
 // 25.2 with two, for which there are few registers.
-template <typename scalar_t, Fp4Format kFormat>
+template <typename scalar_t, Fp4Format kFormat, bool kRagged>
 struct FusedTiles {
-  using Tokens16 = FusedTile<scalar_t, kFormat, 16, 256, 6, 3, 2, 1>;
-  using Tokens32 = FusedTile<scalar_t, kFormat, 32, 128, 8, 3, 2, 1>;
-  using Tokens64 = FusedTile<scalar_t, kFormat, 64, 128, 6, 3, 1, 1>;
-  using Tokens128 = FusedTile<scalar_t, kFormat, 128, 128, 4, 4, 1, 2>;
-  using Tokens256 = FusedTile<scalar_t, kFormat, 256, 64, 5, 3, 1, 2>;
+  using Tokens16 = FusedTile<scalar_t, kFormat, 16, 256, 6, 3, 2, 1, kRagged>;
+  using Tokens32 = FusedTile<scalar_t, kFormat, 32, 128, 8, 3, 2, 1, kRagged>;
+  using Tokens64 = FusedTile<scalar_t, kFormat, 64, 128, 6, 3, 1, 1, kRagged>;
+  using Tokens128 = FusedTile<scalar_t, kFormat, 128, 128, 4, 4, 1, 2, kRagged>;
+  using Tokens256 = FusedTile<scalar_t, kFormat, 256, 64, 5, 3, 1, 2, kRagged>;
 };
 
 FusedPlan plan_for(const Fp4FactorView& b, const TensorView& y) {
-  const bool aligned = starts_at_multiple_of(b.packed.const_data_ptr(), 0, 16) &&
+  const int code_alignment = rows_are_ragged(b.depth(), fp4_block_size(b.format)) ? 8 : 16;
+  const bool aligned = starts_at_multiple_of(b.packed.const_data_ptr(), 0, code_alignment) &&
                        starts_at_multiple_of(b.scale.const_data_ptr(), 0, 4);
   if (!b.contracts_cols || !aligned) return {};
   const int sms = current_device_properties().multiProcessorCount;
-  const FusedPlan plan = plan_fused(y.size(0), y.size(1), b.depth(), fp4_block_size(b.format), sms);
-  using AnyTile = FusedTiles<__half, Fp4Format::nvfp4>::Tokens256;
+  const FusedPlan plan = plan_fused(y.size(0), y.size(1), b.depth(), sms);
+  using AnyTile = FusedTiles<__half, Fp4Format::nvfp4, false>::Tokens256;
   static const bool available = runs_wgmma(fp4_fused_kernel<AnyTile>, AnyTile::kThreads);
   return available ? plan : FusedPlan{};
 }
@@ -57,14 +58,20 @@ void launch_tile(FusedArguments args, const FusedPlan& plan) {
               Tile::kThreads, Tile::kSharedBytes, args);
 }
 
-template <typename scalar_t, Fp4Format kFormat>
-void launch_fused(const FusedArguments& args, const FusedPlan& plan) {
-  using Tiles = FusedTiles<scalar_t, kFormat>;
+template <typename Tiles>
+void launch_tokens(const FusedArguments& args, const FusedPlan& plan) {
   if (plan.tokens == 16) return launch_tile<typename Tiles::Tokens16>(args, plan);
   if (plan.tokens == 32) return launch_tile<typename Tiles::Tokens32>(args, plan);
   if (plan.tokens == 64) return launch_tile<typename Tiles::Tokens64>(args, plan);
   if (plan.tokens == 128) return launch_tile<typename Tiles::Tokens128>(args, plan);
   launch_tile<typename Tiles::Tokens256>(args, plan);
+}
+
+template <typename scalar_t, Fp4Format kFormat>
+void launch_fused(const FusedArguments& args, const FusedPlan& plan) {
+  rows_are_ragged(args.out.K, fp4_block_size(kFormat))
+      ? launch_tokens<FusedTiles<scalar_t, kFormat, true>>(args, plan)
+      : launch_tokens<FusedTiles<scalar_t, kFormat, false>>(args, plan);
 }
 
 FusedArguments fused_arguments(const Fp4FactorView& b, const ProductOutput& out) {

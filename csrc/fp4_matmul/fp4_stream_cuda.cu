@@ -7,14 +7,21 @@
 namespace my_ops {
 namespace {
 
-template <typename scalar_t, Fp4Format kFormat>
-void launch_stream(const StreamArguments& args, const StreamPlan& plan, bool overlapping) {
-  const auto bytes = stream_shared_bytes(plan.warps, fp4_block_size(kFormat));
+template <typename scalar_t, Fp4Format kFormat, bool kRagged>
+void launch_rows(const StreamArguments& args, const StreamPlan& plan, bool overlapping) {
+  const auto bytes = stream_shared_bytes(plan.warps, fp4_block_size(kFormat), kRagged);
   const auto with = [&](auto kernel) {
     launch_with({1, overlapping}, kernel, plan.blocks, plan.warps * 32, bytes, args);
   };
-  plan.steps == 1 ? with(fp4_stream_kernel<StreamTile<scalar_t, kFormat, 1>>)
-                  : with(fp4_stream_kernel<StreamTile<scalar_t, kFormat, kStreamSteps>>);
+  plan.steps == 1 ? with(fp4_stream_kernel<StreamTile<scalar_t, kFormat, 1, kRagged>>)
+                  : with(fp4_stream_kernel<StreamTile<scalar_t, kFormat, kStreamSteps, kRagged>>);
+}
+
+template <typename scalar_t, Fp4Format kFormat>
+void launch_stream(const StreamArguments& args, const StreamPlan& plan, bool overlapping) {
+  rows_are_ragged(args.out.K, fp4_block_size(kFormat))
+      ? launch_rows<scalar_t, kFormat, true>(args, plan, overlapping)
+      : launch_rows<scalar_t, kFormat, false>(args, plan, overlapping);
 }
 
 }  // namespace
@@ -24,13 +31,14 @@ bool fp4_stream(const TensorView& x, const Fp4FactorView& b, const TensorView& b
   const auto* const codes = b.packed.const_data_ptr<uint8_t>();
   const auto* const scales = b.scale.const_data_ptr<uint8_t>();
   const int64_t x_stride = x.size(0) == 1 ? 0 : x.stride(0);
+  const int scale_block = fp4_block_size(b.format);
+  const int code_alignment = rows_are_ragged(b.depth(), scale_block) ? 8 : 16;
   if (!b.contracts_cols || x.scalar_type() == ScalarType::Float || x.stride(1) != 1 ||
       !starts_at_multiple_of(x.const_data_ptr(), x_stride * 2, 16) ||
-      !starts_at_multiple_of(codes, 0, 16) || !starts_at_multiple_of(scales, 0, 4)) {
+      !starts_at_multiple_of(codes, 0, code_alignment) || !starts_at_multiple_of(scales, 0, 4)) {
     return false;
   }
   const cudaDeviceProp& device = current_device_properties();
-  const int scale_block = fp4_block_size(b.format);
   const StreamPlan plan =
       plan_stream(x.size(0), y.size(1), b.depth(), scale_block,
                   static_cast<int64_t>(device.sharedMemPerBlockOptin), device.multiProcessorCount);
@@ -45,7 +53,7 @@ bool fp4_stream(const TensorView& x, const Fp4FactorView& b, const TensorView& b
       x_stride,
       product_output(y, b.depth(), bias),
       plan.passes};
-  using AnyTile = StreamTile<__half, Fp4Format::nvfp4, 1>;
+  using AnyTile = StreamTile<__half, Fp4Format::nvfp4, 1, false>;
   const bool overlapping = runs_clusters(fp4_stream_kernel<AnyTile>);
   const bool nvfp4 = b.format == Fp4Format::nvfp4;
   if (x.scalar_type() == ScalarType::Half) {

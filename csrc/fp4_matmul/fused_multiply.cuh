@@ -30,7 +30,7 @@ __device__ __forceinline__ bool multiply(float (&sums)[Tile::kAccumulators], Wei
     uint32_t tile = 0;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      HalfStep<Tile> words(slot, half, scale_factor);
+      HalfStep<Tile> words(slot, half, ring.shift, scale_factor);
       misfits |= words.misfits;
       if (half == 0) ring.fetch();
 #pragma unroll

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "common/ceil_div.h"
+#include "fp4_matmul/ragged_rows.h"
 
 namespace my_ops {
 
@@ -34,12 +35,12 @@ constexpr double fused_step_microseconds(int tokens) {
                          : 2.7;
 }
 
-// Below 2^20 elements of the weight a launch takes longer than the product. K is a multiple of what
-// keeps rows of scales at multiples of 4 bytes; a tile's offsets in the weight have 32 bits.
-inline FusedPlan plan_fused(int64_t M, int64_t N, int64_t K, int scale_block, int sms) {
+// Below 2^20 elements of the weight a launch takes longer than the product. A tile's offsets in the
+// weight have 32 bits.
+inline FusedPlan plan_fused(int64_t M, int64_t N, int64_t K, int sms) {
   FusedPlan plan;
   const int64_t steps = ceil_div(K, int64_t{kFusedDepth});
-  if (N < 16 || N * K < 1 << 20 || K % (4 * scale_block) != 0 || N >= 1 << 30 || K >= 1 << 28) {
+  if (N < 16 || N * K < 1 << 20 || K % kRaggedDepth != 0 || N >= 1 << 30 || K >= 1 << 28) {
     return plan;
   }
   double best = 0;

@@ -49,10 +49,12 @@ __device__ __forceinline__ uint4 load_shared16(uint32_t address) {
   return v;
 }
 
-template <int kBytes>
+template <int kBytes, bool kAligned = true>
 __device__ __forceinline__ uint32_t load_shared_bytes(uint32_t address) {
   uint32_t bytes;
-  if constexpr (kBytes == 2) {
+  if constexpr (kBytes == 2 && !kAligned) {
+    bytes = load_shared_bytes<1>(address) | load_shared_bytes<1>(address + 1) << 8;
+  } else if constexpr (kBytes == 2) {
     asm volatile("ld.shared.u16 %0, [%1];" : "=r"(bytes) : "r"(address));
   } else {
     asm volatile("ld.shared.u8 %0, [%1];" : "=r"(bytes) : "r"(address));
@@ -73,17 +75,18 @@ struct HalfStep {
   bool fits = true;      // bfloat16: all scales of the warp
   bool misfits = false;  // float16: a scale of this lane that matters does not fit
 
-  __device__ __forceinline__ HalfStep(uint32_t slot, int half, float factor) {
+  // shift: of ragged rows of scales.
+  __device__ __forceinline__ HalfStep(uint32_t slot, int half, int shift, float factor) {
     const int lane = threadIdx.x % 32;
     const uint32_t codes = (slot + lane / 4 * 128 + (lane % 4 ^ lane / 4 % 2 * 4) * 16) ^ half * 64;
     const uint4 a = load_shared16(codes), b = load_shared16(codes + 1024);
     low[0] = a.x, low[1] = a.y, low[2] = a.z, low[3] = a.w;
     high[0] = b.x, high[1] = b.y, high[2] = b.z, high[3] = b.w;
     constexpr int kBytes = Tile::kRowScales / 8;
-    const uint32_t scales = slot + Tile::kCodeBytes + lane / 4 * Tile::kRowScales +
-                            half * (Tile::kRowScales / 2) + lane % 4 * kBytes;
-    low_byte = load_shared_bytes<kBytes>(scales);
-    high_byte = load_shared_bytes<kBytes>(scales + 8 * Tile::kRowScales);
+    const uint32_t scales = slot + Tile::kCodeBytes + lane / 4 * Tile::kScalePitch +
+                            half * (Tile::kRowScales / 2) + lane % 4 * kBytes + shift;
+    low_byte = load_shared_bytes<kBytes, !Tile::kRagged>(scales);
+    high_byte = load_shared_bytes<kBytes, !Tile::kRagged>(scales + 8 * Tile::kScalePitch);
     if constexpr (!kMx) {
       nvfp4_scale_pairs<scalar_t>(low_byte, factor, low_scale);
       nvfp4_scale_pairs<scalar_t>(high_byte, factor, high_scale);

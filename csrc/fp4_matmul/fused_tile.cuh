@@ -13,8 +13,8 @@ namespace my_ops {
 constexpr int kMaxTokensFromRows = 16;
 
 struct FusedArguments {
-  const uint8_t* codes;   // [N, K / 2], rows start at multiples of 16 bytes
-  const uint8_t* scales;  // [N, K / block], of 4 bytes
+  const uint8_t* codes;   // [N, K / 2], rows start at multiples of 16 bytes; ragged: of 8
+  const uint8_t* scales;  // [N, ceil(K / block)], of 4 bytes; ragged: the first row
   bool scale_vectors;     // those of a step start at multiples of their size
   const float* amax;      // null: no global scale
   DenseRows x;            // [M, K], where there is no image
@@ -35,10 +35,11 @@ struct FusedArguments {
 // share its steps. Stages of kStageDepth along K hold x. kWords words of either row are decoded for
 // the tensor cores at a time, into kBuffers sets of registers in turn.
 template <typename scalar_t_, Fp4Format kFormat_, int kTokens_, int kStageDepth_, int kStages_,
-          int kSlots_, int kWords_, int kBuffers_>
+          int kSlots_, int kWords_, int kBuffers_, bool kRagged_>
 struct FusedTile {
   using scalar_t = scalar_t_;
   static constexpr Fp4Format kFormat = kFormat_;
+  static constexpr bool kRagged = kRagged_;
   static constexpr int kTokens = kTokens_, kDepthGroups = fused_depth_groups(kTokens);
   static constexpr int kStageDepth = kStageDepth_, kStages = kStages_, kSlots = kSlots_;
   static constexpr int kRows = kFusedRows, kRowWarps = kRows / 16, kRowThreads = 32 * kRowWarps;
@@ -57,7 +58,8 @@ struct FusedTile {
   static constexpr int kStageBytes = kTokens * kStageDepth * 2;
   static constexpr int kCodeBytes = 16 * kFusedDepth / 2;
   static constexpr int kRowScales = kFusedDepth / fp4_block_size(kFormat);  // bytes of a step
-  static constexpr int kSlotBytes = kCodeBytes + 16 * kRowScales;
+  static constexpr int kScalePitch = kRowScales + scale_padding(kRagged);
+  static constexpr int kSlotBytes = kCodeBytes + (16 * kScalePitch + 127) / 128 * 128;
   static constexpr int kBarriers = kStages * kStageBytes;  // where they begin
   static constexpr int kRings = kBarriers + 256;
   static constexpr int kSharedBytes = kRings + kConsumers / 32 * kSlots * kSlotBytes;
@@ -73,26 +75,30 @@ template <typename Tile>
 struct WeightRing {
   static constexpr int kBlock = fp4_block_size(Tile::kFormat);
   static constexpr int kRowScales = Tile::kRowScales;
+  static constexpr int kUnitBytes = Tile::kRagged ? 8 : 16;  // of codes, in a copy
+  static constexpr int kUnits = kFusedDepth / 2 / kUnitBytes, kRowsAtOnce = 32 / kUnits;
 
   const FusedArguments& args;
   const uint32_t slots;                               // shared address
   const uint8_t *codes = nullptr, *scales = nullptr;  // of the warp's rows at the next step
   uint32_t code_offset = 0, code_stride = 0, scale_offset = 0;  // of this lane
-  int left = 0;                                                 // of K from the next step on
-  int steps = 0;                                                // to fetch
+  int shift = 0;  // of ragged scales of rows lane / 4 and 8 below
+  int left = 0;   // of K from the next step on
+  int steps = 0;  // to fetch
   int write_slot = 0, read_slot = 0;
 
   // `first_n`: the first of the warp's rows. Of `count` steps from first_step on every
   // kDepthGroups-th is this warp's.
   __device__ __forceinline__ void aim(int64_t first_n, int first_step, int count) {
     const int lane = threadIdx.x % 32;
-    const int64_t code_bytes = args.out.K / 2, scale_bytes = args.out.K / kBlock;
+    const int64_t code_bytes = args.out.K / 2, scale_bytes = row_scales();
     codes = args.codes + first_n * code_bytes + first_step * (kFusedDepth / 2);
     scales = args.scales + first_n * scale_bytes + first_step * kRowScales;
-    code_stride = static_cast<uint32_t>(code_bytes) * 4;
-    code_offset = lane / 8 * static_cast<uint32_t>(code_bytes) + lane % 8 * 16;
+    code_stride = static_cast<uint32_t>(code_bytes) * kRowsAtOnce;
+    code_offset = lane / kUnits * static_cast<uint32_t>(code_bytes) + lane % kUnits * kUnitBytes;
     scale_offset = lane % 16 * static_cast<uint32_t>(scale_bytes);
     left = static_cast<int>(args.out.K) - first_step * kFusedDepth;
+    if constexpr (Tile::kRagged) shift = scale_shift((first_n + lane / 4) * scale_bytes);
     steps = count;
     write_slot = read_slot = 0;
   }
@@ -103,13 +109,17 @@ struct WeightRing {
       const uint32_t slot = slots + write_slot;
       // Even and odd rows have the halves of their 128 bytes in different places, so that the
       // lanes that read two rows at a time meet all banks.
-      const uint32_t to = slot + lane / 8 * 128 + (lane % 8 ^ lane / 8 % 2 * 4) * 16;
-      const int valid = lane % 8 * 32 < left ? 16 : 0;
+      const int row = lane / kUnits, byte = lane % kUnits * kUnitBytes;
+      const uint32_t to = slot + row * 128 + (byte ^ row % 2 * 64);
+      const int valid = byte * 2 < left ? kUnitBytes : 0;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        copy_async_to<16>(to + i * 512, codes + (code_offset + i * code_stride), valid);
+      for (int i = 0; i < 16 / kRowsAtOnce; ++i) {
+        copy_async_to<kUnitBytes>(to + i * kRowsAtOnce * 128,
+                                  codes + (code_offset + i * code_stride), valid);
       }
-      if (args.scale_vectors && left >= kFusedDepth) {
+      if constexpr (Tile::kRagged) {
+        fetch_ragged_scales(slot + Tile::kCodeBytes);
+      } else if (args.scale_vectors && left >= kFusedDepth) {
         if (lane < 16) {
           copy_async_to<kRowScales>(slot + Tile::kCodeBytes + lane * kRowScales,
                                     scales + scale_offset, kRowScales);
@@ -130,13 +140,31 @@ struct WeightRing {
   // Rows of scales that start at multiples of 4 bytes only, or end here.
   __device__ __forceinline__ void fetch_scale_words(uint32_t to) {
     constexpr int kWords = kRowScales / 4;
-    const uint32_t scale_bytes = static_cast<uint32_t>(args.out.K) / kBlock;
+    const uint32_t scale_bytes = row_scales();
 #pragma unroll
     for (int i = threadIdx.x % 32; i < 16 * kWords; i += 32) {
       const int word = i % kWords;
       copy_async_to<4>(to + i * 4, scales + (i / kWords * scale_bytes + word * 4),
                        word * 4 * kBlock < left ? 4 : 0);
     }
+  }
+
+  // The words that hold them; those of other steps and rows come along at either end, but behind
+  // the row are zeros, as a NaN would meet the codes of zero there.
+  __device__ __forceinline__ void fetch_ragged_scales(uint32_t to) {
+    constexpr int kWords = Tile::kScalePitch / 4;
+    const uint32_t scale_bytes = row_scales();
+#pragma unroll
+    for (int i = threadIdx.x % 32; i < 16 * kWords; i += 32) {
+      const uint8_t* const row = scales + i / kWords * scale_bytes;
+      const int byte = i % kWords * 4 - scale_shift(row - args.scales);
+      const int row_left = (left + kBlock - 1) / kBlock - byte;
+      copy_async_to<4>(to + i * 4, row + byte, min(max(row_left, 0), 4));
+    }
+  }
+
+  __device__ __forceinline__ uint32_t row_scales() const {
+    return (static_cast<uint32_t>(args.out.K) + kBlock - 1) / kBlock;
   }
 
   // The shared address of the oldest slot, when its bytes are there.

@@ -39,7 +39,7 @@ __device__ __forceinline__ void store_stream_sums(const StreamArguments& args, c
 }
 
 template <typename Tile>
-__global__ void __launch_bounds__(kStreamWarps * 32, 1)
+__global__ void __launch_bounds__(Tile::kMaxWarps * 32, 1)
     fp4_stream_kernel(const StreamArguments args) {
   using Step = StreamStep<Tile>;
   extern __shared__ __align__(128) uint8_t shared[];
@@ -91,6 +91,11 @@ __global__ void __launch_bounds__(kStreamWarps * 32, 1)
       for (int tile = 0; tile < group_tiles; ++tile) {
         typename Step::Sums part = {};
         typename Step::Scales scales[Tile::kSteps];
+        int shift = 0;
+        if constexpr (Tile::kRagged) {
+          const int first = stream_row(args, group + tile * static_cast<int>(gridDim.x));
+          shift = scale_shift((first + lane / 4) * stream_scale_bytes<Tile>(args));
+        }
 #pragma unroll
         for (int s = 0; s < Tile::kSteps; ++s) {
           copy_async_wait<kStreamSlots - 1>();
@@ -99,7 +104,7 @@ __global__ void __launch_bounds__(kStreamWarps * 32, 1)
           codes.load(ring.codes(s));
           if (s == 0) {
 #pragma unroll
-            for (int i = 0; i < Tile::kSteps; ++i) scales[i].load(ring.scales(i));
+            for (int i = 0; i < Tile::kSteps; ++i) scales[i].load(ring.scales(i), shift);
           }
           __syncwarp();
           load_next(s);

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "common/ceil_div.h"
+#include "fp4_matmul/ragged_rows.h"
 
 namespace my_ops {
 
@@ -21,8 +22,14 @@ constexpr int kStreamSteps = 2;
 constexpr int kStreamSlots = 2;
 constexpr int kStreamGroup = 4;  // tiles between two barriers of a block
 
-constexpr int64_t stream_shared_bytes(int warps, int scale_block) {
-  const int slot = kStreamRows * (kStreamDepth / 2 + kStreamDepth / scale_block);
+// One more has a ragged end of K: with two steps for each warp 9 would share K = 4112.
+constexpr int stream_max_warps(int steps, bool ragged) {
+  return kStreamWarps + (steps == 1 && ragged ? 1 : 0);
+}
+
+constexpr int64_t stream_shared_bytes(int warps, int scale_block, bool ragged) {
+  const int slot =
+      kStreamRows * (kStreamDepth / 2 + kStreamDepth / scale_block + scale_padding(ragged));
   return warps * (kStreamSlots * slot + kStreamGroup * kStreamRows * kStreamTokens * 4);
 }
 
@@ -33,23 +40,24 @@ struct StreamPlan {
   int blocks = 0;
 };
 
-// K is a multiple of what keeps rows of scales at multiples of 4 bytes.
 inline StreamPlan plan_stream(int64_t M, int64_t N, int64_t K, int scale_block,
                               int64_t max_shared_bytes, int sms) {
   StreamPlan plan;
-  if (M > kStreamTokens || N < kStreamRows || N * K < 1 << 20 || K % (4 * scale_block) != 0 ||
+  if (M > kStreamTokens || N < kStreamRows || N * K < 1 << 20 || K % kRaggedDepth != 0 ||
       N >= 1 << 30 || K >= 1 << 30) {
     return plan;
   }
-  const auto warps = static_cast<int>(
-      std::min<int64_t>(kStreamWarps, max_shared_bytes / stream_shared_bytes(1, scale_block)));
+  const bool ragged = rows_are_ragged(K, scale_block);
+  const int64_t fit = max_shared_bytes / stream_shared_bytes(1, scale_block, ragged);
+  const int64_t warps = std::min<int64_t>(kStreamWarps, fit);
   const int64_t steps = ceil_div(K, int64_t{kStreamDepth});
-  plan.passes = static_cast<int>(ceil_div(steps, int64_t{warps * kStreamSteps}));
+  plan.passes = static_cast<int>(ceil_div(steps, warps * kStreamSteps));
   const auto pass_steps = static_cast<int>(ceil_div(steps, int64_t{plan.passes}));
-  plan.steps = pass_steps > warps ? kStreamSteps : 1;
+  plan.steps = pass_steps > std::min<int64_t>(stream_max_warps(1, ragged), fit) ? kStreamSteps : 1;
   plan.warps = ceil_div(pass_steps, plan.steps);
   const int64_t tiles = ceil_div(N, int64_t{kStreamRows});
-  plan.blocks = static_cast<int>(std::min<int64_t>(tiles, sms * (kStreamWarps / plan.warps)));
+  plan.blocks =
+      static_cast<int>(std::min<int64_t>(tiles, sms * std::max(kStreamWarps / plan.warps, 1)));
   return plan;
 }
 

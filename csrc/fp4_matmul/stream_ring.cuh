@@ -9,8 +9,8 @@
 namespace my_ops {
 
 struct StreamArguments {
-  const uint8_t* codes;   // [N, K / 2], rows start at multiples of 16 bytes
-  const uint8_t* scales;  // [N, K / block], of 4 bytes
+  const uint8_t* codes;   // [N, K / 2], rows start at multiples of 16 bytes; ragged: of 8
+  const uint8_t* scales;  // [N, ceil(K / block)], of 4 bytes; ragged: the first row
   bool wide_scales;       // rows of them may be copied by 16 bytes (8 for one step of MXFP4)
   const float* amax;      // null: no global scale
   const void* x;          // [M, K], rows x_stride elements apart, at multiples of 16 bytes
@@ -19,15 +19,18 @@ struct StreamArguments {
   int passes;
 };
 
-template <typename scalar_t_, Fp4Format kFormat_, int kSteps_>
+template <typename scalar_t_, Fp4Format kFormat_, int kSteps_, bool kRagged_>
 struct StreamTile {
   using scalar_t = scalar_t_;
   static constexpr Fp4Format kFormat = kFormat_;
   static constexpr int kSteps = kSteps_;  // of a warp in each tile
+  static constexpr bool kRagged = kRagged_;
+  static constexpr int kMaxWarps = stream_max_warps(kSteps, kRagged);
   static constexpr int kScaleBlock = fp4_block_size(kFormat);
   static constexpr int kScaleBytes = kStreamDepth / kScaleBlock;  // of a row in a step
   static constexpr int kCodeSlotBytes = kStreamRows * kStreamDepth / 2;
-  static constexpr int kScaleSlotBytes = kStreamRows * kScaleBytes;
+  static constexpr int kScaleSlotBytes = kStreamRows * (kScaleBytes + scale_padding(kRagged));
+  static constexpr int kScalePitch = kSteps * kScaleBytes + scale_padding(kRagged);
 };
 
 // The tiles of a block in the order of its work: a group of tiles, once for each pass, and the next
@@ -58,6 +61,11 @@ __device__ __forceinline__ int stream_row(const StreamArguments& args, int tile)
   return min(tile * kStreamRows, static_cast<int>(args.out.N) - kStreamRows);
 }
 
+template <typename Tile>
+__device__ __forceinline__ int64_t stream_scale_bytes(const StreamArguments& args) {
+  return (args.out.K + Tile::kScaleBlock - 1) / Tile::kScaleBlock;
+}
+
 // A step in shared memory is 16 rows of 128 bytes, the halves of every other row swapped: eight
 // lanes that read 16 bytes each of two rows then meet no bank twice. Beyond K it is zeros. The
 // scales of a tile come with its first step, by 16 bytes where they can: by 4 the kernel took 1 us
@@ -68,9 +76,9 @@ class StreamRing {
   __device__ __forceinline__ StreamRing(const StreamArguments& args, uint8_t* slots, int first_k)
       : args_(args), slots_(slots), first_k_(first_k) {
     const int lane = threadIdx.x % 32;
-    const int row = lane / 8, unit = lane % 8;
-    lane_codes_ = args.codes + row * (args.out.K / 2) + unit * 16;
-    to_ = row * 128 + (unit ^ (row & 1) << 2) * 16;
+    const int row = lane / kUnits, byte = lane % kUnits * kUnitBytes;
+    lane_codes_ = args.codes + row * (args.out.K / 2) + byte;
+    to_ = row * 128 + (byte ^ (row & 1) << 6);
   }
 
   // Starts the copies of a step.
@@ -81,11 +89,11 @@ class StreamRing {
       const int k = first_k_ + at.pass * pass_k + step * kStreamDepth;
       const int lane = threadIdx.x % 32;
       const uint8_t* const from = lane_codes_ + row * (K / 2) + k / 2;
-      const int valid = k + lane % 8 * 32 < K ? 16 : 0;
+      const int valid = k + lane % kUnits * kUnitBytes * 2 < K ? kUnitBytes : 0;
       uint8_t* const to = slots_ + step_slot(step) * Tile::kCodeSlotBytes + to_;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        copy_async<16>(to + i * 4 * 128, from + i * int64_t{2} * K, valid);
+      for (int i = 0; i < kStreamRows; i += 32 / kUnits) {
+        copy_async<kUnitBytes>(to + i * 128, from + i * int64_t{K / 2}, valid);
       }
       if (step == 0) load_scales(row, k);
     }
@@ -103,6 +111,8 @@ class StreamRing {
   }
 
  private:
+  static constexpr int kUnitBytes = Tile::kRagged ? 8 : 16;  // of codes, in a copy
+  static constexpr int kUnits = kStreamDepth / 2 / kUnitBytes;
   static constexpr int kRowBytes = Tile::kSteps * Tile::kScaleBytes;  // of scales
 
   // A warp has the slots of its steps, or two in turn for its one step.
@@ -113,7 +123,9 @@ class StreamRing {
   __device__ __forceinline__ void load_scales(int64_t row, int k) {
     uint8_t* const to =
         slots_ + kStreamSlots * Tile::kCodeSlotBytes + step_slot(0) * Tile::kScaleSlotBytes;
-    if (args_.wide_scales) {
+    if constexpr (Tile::kRagged) {
+      copy_scale_words(to, row, k);
+    } else if (args_.wide_scales) {
       copy_scales<(kRowBytes >= 16 ? 16 : 8)>(to, row, k);
     } else {
       copy_scales<4>(to, row, k);
@@ -130,6 +142,18 @@ class StreamRing {
       const int left = row_bytes - k / Tile::kScaleBlock - byte;
       copy_async<kBytes>(to + r * kRowBytes + byte, from + r * row_bytes + byte,
                          min(max(left, 0), kBytes));
+    }
+  }
+
+  __device__ __forceinline__ void copy_scale_words(uint8_t* to, int64_t row, int k) {
+    constexpr int kWords = Tile::kScalePitch / 4;
+    const int64_t row_bytes = stream_scale_bytes<Tile>(args_);
+#pragma unroll
+    for (int i = threadIdx.x % 32; i < kStreamRows * kWords; i += 32) {
+      const int64_t start = (row + i / kWords) * row_bytes;
+      const int byte = k / Tile::kScaleBlock - scale_shift(start) + i % kWords * 4;
+      const int left = static_cast<int>(row_bytes) - byte;
+      copy_async<4>(to + i * 4, args_.scales + start + byte, min(max(left, 0), 4));
     }
   }
 

@@ -51,11 +51,12 @@ struct StreamStep {
   struct Scales {
     uint32_t low[2], high[2];
 
-    __device__ __forceinline__ void load(const uint8_t* scales) {
+    // shift: of ragged rows, the same for both.
+    __device__ __forceinline__ void load(const uint8_t* scales, int shift) {
       constexpr int kBytes = 32 / Tile::kScaleBlock;
-      constexpr int kPitch = Tile::kSteps * Tile::kScaleBytes;
+      constexpr int kPitch = Tile::kScalePitch;
       const int lane = threadIdx.x % 32;
-      const uint8_t* const from = scales + lane / 4 * kPitch + lane % 4 * kBytes;
+      const uint8_t* const from = scales + lane / 4 * kPitch + lane % 4 * kBytes + shift;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         low[half] = load_scale<kBytes>(from + half * 4 * kBytes);
@@ -64,7 +65,8 @@ struct StreamStep {
     }
     template <int kBytes>
     __device__ static __forceinline__ uint32_t load_scale(const uint8_t* from) {
-      return kBytes == 2 ? *reinterpret_cast<const uint16_t*>(from) : *from;
+      if (kBytes == 1) return *from;
+      return Tile::kRagged ? from[0] | from[1] << 8 : *reinterpret_cast<const uint16_t*>(from);
     }
     // Whether the factors of all codes of the warp fit 16 bits.
     __device__ __forceinline__ bool fit() const {

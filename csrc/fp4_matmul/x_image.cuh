@@ -78,7 +78,8 @@ __global__ void __launch_bounds__(kImageThreads)
   constexpr int kBlock = fp4_block_size(kFormat);
   write_image(layout, [&](int64_t m, int k) {
     const uint32_t codes = *reinterpret_cast<const uint32_t*>(x.codes + m * (layout.K / 2) + k / 2);
-    const uint32_t scale = x.scales[m * (layout.K / kBlock) + k / kBlock];
+    const int row_scales = (layout.K + kBlock - 1) / kBlock;
+    const uint32_t scale = x.scales[m * row_scales + k / kBlock];
     uint32_t pairs[4];
     if constexpr (kFormat == Fp4Format::nvfp4) {
       uint32_t scales[2];
