@@ -3,6 +3,7 @@
 #include "fp4_matmul/fp4_fused.h"
 #include "fp4_matmul/fp4_matmul_kernel.cuh"
 #include "fp4_matmul/fp4_operands.cuh"
+#include "fp4_matmul/fp4_outer.h"
 #include "fp4_matmul/fp4_product.h"
 #include "fp4_matmul/fp4_stream.h"
 #include "fp4_matmul/fp4_wide.h"
@@ -81,7 +82,7 @@ void fp4_matmul_packed_cuda(const Fp4FactorView& a, const Fp4FactorView& b, cons
 
 void fp4_matmul_dense_cuda(const TensorView& x, const Fp4FactorView& b, const TensorView& bias,
                            const TensorView& y) {
-  if (fp4_stream(x, b, bias, y)) return;
+  if (fp4_stream(x, b, bias, y) || fp4_outer(x, b, bias, y)) return;
   OwnedTensor misfits;
   const bool done = fp4_fused_dense(x, b, bias, y, misfits) || fp4_wide(x, b, bias, y, misfits);
   if (done && !misfits.defined()) return;
