@@ -140,6 +140,23 @@ def test_extremes_of_x(device, dtype):
     assert y[4].isnan().all()
 
 
+@pytest.mark.parametrize("rows", [1, 2, 3])
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("magnitude", [2.0**-100, 2.0**50, "one large row", "one large number"])
+def test_few_rows_of_any_magnitude(device, format, magnitude, rows):
+    """bfloat16 whose products with small or large numbers leave the range of usual ones."""
+    x = torch.randn(rows, 1024, device=device)
+    if magnitude == "one large row":
+        x[-1] *= 2.0**50
+    elif magnitude == "one large number":
+        x[:, 77] = 2.0**90
+    else:
+        x *= magnitude
+    x = x.bfloat16()
+    q = my_ops.fp4_quantize(torch.randn(1024, 1024, device=device), format)
+    assert_linear(my_ops.fp4_linear(x, q), x.double(), values(q))
+
+
 @pytest.mark.parametrize("format", FORMATS)
 def test_x_of_any_layout(device, format):
     q = my_ops.fp4_quantize(torch.randn(24, 40, device=device), format)

@@ -9,9 +9,9 @@ namespace {
 
 template <typename scalar_t, Fp4Format kFormat, bool kRagged>
 void launch_rows(const StreamArguments& args, const StreamPlan& plan, bool overlapping) {
-  const auto bytes = stream_shared_bytes(plan.warps, fp4_block_size(kFormat), kRagged);
   const auto with = [&](auto kernel) {
-    launch_with({1, overlapping}, kernel, plan.blocks, plan.warps * 32, bytes, args);
+    launch_with({1, overlapping}, kernel, plan.blocks, plan.warps * 32,
+                plan.warps * plan.memory.bytes, args);
   };
   plan.steps == 1 ? with(fp4_stream_kernel<StreamTile<scalar_t, kFormat, 1, kRagged>>)
                   : with(fp4_stream_kernel<StreamTile<scalar_t, kFormat, kStreamSteps, kRagged>>);
@@ -52,7 +52,8 @@ bool fp4_stream(const TensorView& x, const Fp4FactorView& b, const TensorView& b
       x.const_data_ptr(),
       x_stride,
       product_output(y, b.depth(), bias),
-      plan.passes};
+      plan.passes,
+      plan.memory};
   using AnyTile = StreamTile<__half, Fp4Format::nvfp4, 1, false>;
   const bool overlapping = runs_clusters(fp4_stream_kernel<AnyTile>);
   const bool nvfp4 = b.format == Fp4Format::nvfp4;

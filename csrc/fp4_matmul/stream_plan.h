@@ -27,10 +27,24 @@ constexpr int stream_max_warps(int steps, bool ragged) {
   return kStreamWarps + (steps == 1 && ragged ? 1 : 0);
 }
 
-constexpr int64_t stream_shared_bytes(int warps, int scale_block, bool ragged) {
+// What a warp has of shared memory: its slots, its part of x, and the sums of a group of tiles, in
+// the place of x where that is not needed again for another pass.
+struct StreamMemory {
+  int x = 0;  // where it begins
+  int sums = 0;
+  int bytes = 0;
+};
+
+constexpr StreamMemory stream_memory(int rows, int scale_block, bool ragged, bool one_pass) {
   const int slot =
       kStreamRows * (kStreamDepth / 2 + kStreamDepth / scale_block + scale_padding(ragged));
-  return warps * (kStreamSlots * slot + kStreamGroup * kStreamRows * kStreamTokens * 4);
+  const int x_bytes = rows * kStreamSteps * kStreamDepth * 2;
+  const int sum_bytes = kStreamGroup * kStreamRows * kStreamTokens * 4;
+  StreamMemory memory;
+  memory.x = kStreamSlots * slot;
+  memory.sums = memory.x + (one_pass ? 0 : x_bytes);
+  memory.bytes = std::max(memory.x + x_bytes, memory.sums + sum_bytes);
+  return memory;
 }
 
 struct StreamPlan {
@@ -38,6 +52,7 @@ struct StreamPlan {
   int steps = 1;   // of a warp in each tile and pass
   int passes = 1;  // over the tiles, each with its part of K
   int blocks = 0;
+  StreamMemory memory;  // of a warp
 };
 
 inline StreamPlan plan_stream(int64_t M, int64_t N, int64_t K, int scale_block,
@@ -48,10 +63,15 @@ inline StreamPlan plan_stream(int64_t M, int64_t N, int64_t K, int scale_block,
     return plan;
   }
   const bool ragged = rows_are_ragged(K, scale_block);
-  const int64_t fit = max_shared_bytes / stream_shared_bytes(1, scale_block, ragged);
-  const int64_t warps = std::min<int64_t>(kStreamWarps, fit);
   const int64_t steps = ceil_div(K, int64_t{kStreamDepth});
-  plan.passes = static_cast<int>(ceil_div(steps, warps * kStreamSteps));
+  int64_t fit = 0;
+  for (const bool one_pass : {true, false}) {
+    plan.memory = stream_memory(static_cast<int>(M), scale_block, ragged, one_pass);
+    fit = max_shared_bytes / plan.memory.bytes;
+    plan.passes =
+        static_cast<int>(ceil_div(steps, std::min<int64_t>(kStreamWarps, fit) * kStreamSteps));
+    if (plan.passes == 1) break;
+  }
   const auto pass_steps = static_cast<int>(ceil_div(steps, int64_t{plan.passes}));
   plan.steps = pass_steps > std::min<int64_t>(stream_max_warps(1, ragged), fit) ? kStreamSteps : 1;
   plan.warps = ceil_div(pass_steps, plan.steps);

@@ -17,6 +17,7 @@ struct StreamArguments {
   int64_t x_stride;
   ProductOutput out;
   int passes;
+  StreamMemory memory;  // of a warp
 };
 
 template <typename scalar_t_, Fp4Format kFormat_, int kSteps_, bool kRagged_>
@@ -88,12 +89,13 @@ class StreamRing {
       const int K = static_cast<int>(args_.out.K);
       const int k = first_k_ + at.pass * pass_k + step * kStreamDepth;
       const int lane = threadIdx.x % 32;
-      const uint8_t* const from = lane_codes_ + row * (K / 2) + k / 2;
+      const uint8_t* from = lane_codes_ + row * (K / 2) + k / 2;
       const int valid = k + lane % kUnits * kUnitBytes * 2 < K ? kUnitBytes : 0;
       uint8_t* const to = slots_ + step_slot(step) * Tile::kCodeSlotBytes + to_;
 #pragma unroll
       for (int i = 0; i < kStreamRows; i += 32 / kUnits) {
-        copy_async<kUnitBytes>(to + i * 128, from + i * int64_t{K / 2}, valid);
+        copy_async<kUnitBytes>(to + i * 128, from, valid);
+        from += static_cast<uint32_t>(K / 2) * (32 / kUnits);
       }
       if (step == 0) load_scales(row, k);
     }

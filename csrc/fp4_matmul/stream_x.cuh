@@ -1,0 +1,56 @@
+// How x comes to a warp of the stream kernel: by way of shared memory into the registers of mma's
+// operand B. Device only, needs no torch.
+#pragma once
+
+#include "fp4_matmul/fp4_fragment.cuh"
+#include "fp4_matmul/stream_ring.cuh"
+
+namespace my_ops {
+
+constexpr int kStreamXBytes = kStreamDepth * 2;  // of a row, in a step
+
+__device__ __forceinline__ uint4 load_shared16(const uint8_t* from) {
+  return *reinterpret_cast<const uint4*>(from);
+}
+
+// A step of x. A lane has of row lane / 4 the elements at the same k as its codes, in the order of
+// the pairs.
+template <typename Tile>
+struct StreamX {
+  uint4 words[8];
+
+  // Starts the copies of a step, whole rows: straight into registers lanes would read 16 bytes 64
+  // bytes apart, and the 17 MB of 8 rows took 2 us longer.
+  __device__ static __forceinline__ void copy(const StreamArguments& args, uint8_t* to, int k) {
+    const int lane = threadIdx.x % 32;
+    const int valid = k + lane * 8 < static_cast<int>(args.out.K) ? 16 : 0;
+    const auto* from = static_cast<const uint16_t*>(args.x) + k + lane * 8;
+#pragma unroll
+    for (int row = 0; row < kStreamTokens; ++row) {
+      if (row < static_cast<int>(args.out.M)) {
+        copy_async<16>(to + row * kStreamXBytes + place(row, lane), from, valid);
+      }
+      from += args.x_stride;
+    }
+  }
+
+  // Rows that x has not repeat its last one; what comes of them is not stored.
+  __device__ __forceinline__ void take(const uint8_t* from, int M) {
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const int row = min(g, M - 1);
+#pragma unroll
+    for (int w = 0; w < 8; ++w) {
+      const int chunk = w / 4 * 16 + t * 4 + w % 4;
+      const uint4 v = pair_order(load_shared16(from + row * kStreamXBytes + place(row, chunk)));
+      words[w] = {v.x, v.y, v.z, v.w};
+    }
+  }
+
+ private:
+  // The byte of a 16-byte chunk in its row, so that eight lanes of two rows meet no bank twice.
+  __device__ static __forceinline__ int place(int row, int chunk) {
+    return (chunk ^ ((chunk >> 3 & 1) | (row & 1) << 1)) * 16;
+  }
+};
+
+}  // namespace my_ops
