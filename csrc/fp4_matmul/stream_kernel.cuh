@@ -123,6 +123,7 @@ __global__ void __launch_bounds__(Tile::kMaxWarps * 32, 1)
           Step::multiply(part, codes, scales[s], x[s], scale.scale_factor);
         }
         fresh = false;
+        __syncwarp();  // x is taken before sums take its place
         float4& mine = sums[tile * 32 + lane];
         float4 total = {part[0][0] + part[1][0], part[0][1] + part[1][1], part[0][2] + part[1][2],
                         part[0][3] + part[1][3]};
