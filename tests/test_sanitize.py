@@ -81,6 +81,14 @@ def test_logs():
         0,
     )
     assert judge("memcheck", CLEAN.replace("0 errors", "3 errors"), 0) == ("3 errors", 0)
+    hazards = "========= RACECHECK SUMMARY: 2 hazards displayed (2 errors, 0 warnings)\n"
+    assert judge("racecheck", hazards, 0) == ("2 errors", 0)
+    two = INVALID + INVALID.replace("read of size 4", "write of size 2")
+    assert judge("memcheck", two, 0) == (
+        "1 x Invalid __global__ read of size 4 bytes in square_kernel; "
+        "1 x Invalid __global__ write of size 2 bytes in square_kernel",
+        0,
+    )
     assert judge("synccheck", DIVERGENT, 0) == (
         "1 x Barrier error detected. Divergent thread(s) in block. in fp4_kernel",
         0,
@@ -107,26 +115,69 @@ def test_races():
     assert judge("memcheck", own_bytes, 0)[0]
 
 
-def test_a_failing_room_does_not_hide_the_next(tmp_path, monkeypatch, capsys):
-    """With a compute-sanitizer that finds something in two rooms."""
-    stub = tmp_path / "compute-sanitizer"
-    found, clean = (text.replace("\n", "\\n").replace("'", "") for text in (INVALID, CLEAN))
-    stub.write_text(
-        "#!/bin/sh\n"
-        f'case "$*" in *initcheck*fp4*) printf "{found}" ;; *initcheck*rmsnorm*) exit 9 ;;\n'
-        f'*) printf "{clean}" ;; esac\n'
+@pytest.fixture
+def main(tmp_path, monkeypatch, capsys):
+    """Runs the tool with a compute-sanitizer that is a script; returns its verdicts."""
+
+    def run(script, *tools):
+        stub = tmp_path / "compute-sanitizer"
+        stub.write_text(f"#!/bin/sh\n{script}")
+        stub.chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+        monkeypatch.setattr(sanitize, "LOGS", tmp_path / "logs")
+        monkeypatch.setattr(sys, "argv", ["sanitize.py", "--tool", *tools])
+        with pytest.raises(SystemExit) as exit:
+            sanitize.main()
+        summary = capsys.readouterr().out.split("Summary\n")[1].splitlines()
+        columns = len("  synccheck  "), len("  synccheck  fp4_matmul    ")
+        verdicts = {
+            (line[: columns[0]].strip(), line[columns[0] : columns[1]].strip()): line[columns[1] :]
+            for line in summary
+        }
+        assert bool(exit.value.code) == any(text != "passed" for text in verdicts.values())
+        return verdicts
+
+    return run
+
+
+def printed(log):
+    text = log.replace("\n", "\\n").replace("'", "")
+    return f'printf "{text}"'
+
+
+def test_a_failing_room_does_not_hide_the_next(main):
+    """With something found in two rooms."""
+    verdicts = main(
+        f'case "$*" in *initcheck*fp4*) {printed(INVALID)} ;; *initcheck*rmsnorm*) exit 9 ;;\n'
+        f"*) {printed(CLEAN)} ;; esac\n",
+        *("initcheck", "synccheck"),
     )
-    stub.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    monkeypatch.setattr(sanitize, "LOGS", tmp_path / "logs")
-    monkeypatch.setattr(sys, "argv", ["sanitize.py", "--tool", "initcheck", "synccheck"])
-    with pytest.raises(SystemExit) as exit:
-        sanitize.main()
-    assert exit.value.code
-    summary = capsys.readouterr().out.split("Summary\n")[1].splitlines()
-    verdicts = {tuple(line.split()[:2]): line.split(maxsplit=2)[2] for line in summary}
     assert verdicts["initcheck", "rmsnorm"] == "FAILED: exit status 9"
     assert "square_kernel" in verdicts["initcheck", "fp4"]
     for room in ("square", "matmul"):
         assert verdicts["initcheck", room] == "passed"
     assert all(verdicts["synccheck", room] == "passed" for room in sanitize.ROOMS)
+
+
+def test_what_only_all_rooms_together_show_is_a_failure(main):
+    together = " ".join(sanitize.ROOMS)
+    script = f'case "$*" in *"{together}"*) {printed(INVALID)} ;; *) {printed(CLEAN)} ;; esac\n'
+    verdicts = main(script, "memcheck")
+    assert verdicts.pop(("memcheck", "all together")).startswith("FAILED: 1 x Invalid __global__")
+    assert verdicts == {("memcheck", room): "passed" for room in sanitize.ROOMS}
+
+
+def test_how_the_tool_is_started(main):
+    """Without the allocator's cache; those that follow mbarriers with room for all of them."""
+    script = (
+        'test "$PYTORCH_NO_CUDA_MEMORY_CACHING" = 1 || exit 3\n'
+        'case "$*" in *"--tool memcheck"*) ;; *"--num-cuda-barriers 65536"*) ;; *) exit 4 ;; esac\n'
+        f"{printed(CLEAN)}\n"
+    )
+    assert set(main(script, "memcheck", "racecheck", "synccheck").values()) == {"passed"}
+
+
+def test_a_tool_that_does_not_end(main, monkeypatch):
+    monkeypatch.setattr(sanitize, "TIMEOUT_S", 0.2)
+    verdicts = main("exec sleep 60\n", "memcheck")
+    assert set(verdicts.values()) == {"FAILED: no end after 0.2 s"}

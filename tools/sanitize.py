@@ -144,7 +144,7 @@ def judge(tool: str, log: str, status) -> tuple[str, int]:
     if kinds:
         return "; ".join(f"{count} x {kind}" for kind, count in kinds.most_common(5)), false_alarms
     if status != 0:
-        return f"exit status {status}", false_alarms
+        return status if isinstance(status, str) else f"exit status {status}", false_alarms
     if " SUMMARY: " not in log:
         return "the tool gave no summary", false_alarms
     return (f"{counted} errors" if counted > false_alarms else ""), false_alarms
