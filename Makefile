@@ -7,6 +7,7 @@
 # make sanitize run every CUDA kernel under compute-sanitizer            (needs a GPU)
 # make fuzz     thousands of random calls; make soak a million, with a look at the memory
 # make check    formatters, linters and types, without writing; make format writes
+# make help     prints these lines
 # make clean    remove what was built; .venv stays
 #
 # TORCH=2.13.0 chooses torch, VENV=path an environment of your own (a torch in it stays unless TORCH
@@ -29,7 +30,7 @@ pip := $(python) -m pip --disable-pip-version-check
 sources := $(sort $(shell find csrc -type f)) setup.py pyproject.toml tools/cuda_toolchain.py
 c_sources := $(filter %.h %.cuh %.cpp %.cu,$(sources))
 
-.PHONY: demo test build docs wheel bench fuzz soak sanitize check format clean always
+.PHONY: demo test build docs wheel bench fuzz soak sanitize check format clean help always
 
 demo: build
 	$(python) examples/train_tiny_lm.py
@@ -105,6 +106,9 @@ format:
 	$(VENV)/bin/clang-format -i $(c_sources)
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
+
+help:
+	@sed -n '/^#/!q; s/^#  *//p' Makefile
 
 clean:
 	rm -rf build dist out *.egg-info my_ops/_build_info.py my_ops/_C*.so
