@@ -154,6 +154,16 @@ def test_fp4_matmul_with_fp4_gradients(mesh):
 
 
 @on_both
+def test_fp4_hadamard(mesh):
+    """Rows may be sharded; the groups of a row stay together."""
+    x = torch.randn(6, 40).to(mesh.device_type)
+    for placement, result in ((R, R), (Shard(0), Shard(0)), (Shard(1), R)):
+        y = torch.ops.my_ops.fp4_hadamard(distributed(x, mesh, placement))
+        assert y.placements == (result,)
+        assert torch.equal(whole(y), torch.ops.my_ops.fp4_hadamard(x))
+
+
+@on_both
 def test_rmsnorm_fp4_quantize(mesh):
     x, weight = torch.randn(6, 64), torch.randn(64)
     x, weight = x.to(mesh.device_type), weight.to(mesh.device_type)

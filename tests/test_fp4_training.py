@@ -173,6 +173,21 @@ def test_hadamard_cancels_in_a_product(device, K):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_hadamard_of_any_layout(device, dtype):
+    """The same bits for the same rows, on both devices; float32 throughout."""
+    x = torch.randn(3, 50, 37, device=device).to(dtype)
+    expected = hadamard(x.cpu())
+    assert expected.shape == (3, 50, 48)
+    assert expected.dtype == torch.float32
+    for view in (x, x.mT.contiguous().mT, torch.cat((x, x), -1)[..., :37]):
+        assert torch.equal(hadamard(view).cpu(), expected)
+        for i in range(3):
+            assert torch.equal(hadamard(view[i]).cpu(), expected[i])
+    assert torch.equal(hadamard(x[0, 0]).cpu(), expected[0, 0])
+    assert torch.equal(hadamard(x[:1].expand(3, 50, 37)).cpu(), expected[:1].expand(3, 50, 48))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_hadamard_of_the_largest_numbers_is_finite(device, dtype):
     x = torch.full((2, 16), 60000.0, device=device).to(dtype)
     assert hadamard(x).isfinite().all()
@@ -389,6 +404,7 @@ def test_opcheck(device, format):
     op = torch.ops.my_ops.fp4_quantize_stochastic.default
     for view in (x, x.mT, x[0, 0], x.bfloat16(), x[:0]):
         opcheck(op, (view, amax, format, torch.tensor(3)))
+        opcheck(torch.ops.my_ops.fp4_hadamard.default, (view,))
 
 
 @pytest.mark.cuda

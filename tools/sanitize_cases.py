@@ -137,6 +137,8 @@ def fp4():
                 backward(q.dequantize())
         tall = my_ops.fp4_quantize(tensor(3000, 40, dtype=dtype), format)
         tall.dequantize(torch.float16).sum().item()
+        for x in (tensor(33, 50, dtype=dtype), tensor(50, 33, dtype=dtype).t()):
+            torch.ops.my_ops.fp4_hadamard(x.detach()).sum().item()
     my_ops.fp4_quantize(tensor(700, 500)).dequantize().sum().item()  # amax by many blocks
     for shape in ((64, 96), (33, 50)):
         my_ops.fp4_quantize(tensor(*shape), block2d=True).dequantize().sum().item()

@@ -11,6 +11,7 @@
 #include "common/device.h"
 #include "common/fp4_names.h"
 #include "common/register.h"
+#include "fp4/fp4_hadamard.h"
 #include "fp4/fp4_tensors.h"
 
 namespace my_ops {
@@ -106,6 +107,17 @@ at::Tensor fp4_dequantize(const at::Tensor& packed, const at::Tensor& scale,
   return y;
 }
 
+at::Tensor fp4_hadamard(const at::Tensor& x) {
+  check_x("fp4_hadamard", x);
+  const OperatorGuard guard(x);
+  const int64_t groups = ceil_div(x.size(-1), int64_t{kHadamardPoints});
+  auto y = at::empty(with_last(x, groups * kHadamardPoints), x.options().dtype(at::kFloat));
+  if (y.numel() == 0) return y;
+  const auto [dense, rows] = as_rows_or_columns(x);
+  MY_OPS_CALL_ON_DEVICE_OF(x, fp4_hadamard, dense, rows, y);
+  return y;
+}
+
 TORCH_LIBRARY_FRAGMENT(my_ops, library) {
   define_op(library, "fp4_amax(Tensor x) -> Tensor", &fp4_amax);
   define_op(library,
@@ -116,6 +128,7 @@ TORCH_LIBRARY_FRAGMENT(my_ops, library) {
             "fp4_dequantize(Tensor packed, Tensor scale, Tensor? amax, SymInt K, str format, "
             "str dtype) -> Tensor",
             &fp4_dequantize);
+  define_op(library, "fp4_hadamard(Tensor x) -> Tensor", &fp4_hadamard);
 }
 
 }  // namespace my_ops

@@ -15,6 +15,9 @@
 //
 // With block2d, x is a matrix and block b of 16 rows one tile of 16 by 16: all have its scale.
 //
+// fp4_hadamard(x) [..., ceil(K / 16) * 16] is x in float32, filled up with zeros and transformed in
+// groups of 16 (fp4_hadamard.h).
+//
 // A NaN makes its block NaN (scale 0x7F or 0xFF, all codes 7). CPU and CUDA give the same bytes.
 #pragma once
 
@@ -40,6 +43,7 @@ std::tuple<at::Tensor, at::Tensor> fp4_quantize(
 at::Tensor fp4_dequantize(const at::Tensor& packed, const at::Tensor& scale,
                           const std::optional<at::Tensor>& amax, int64_t K,
                           const std::string& format, const std::string& dtype);
+at::Tensor fp4_hadamard(const at::Tensor& x);
 
 struct Fp4QuantizeOptions {
   Fp4Format format;
@@ -51,7 +55,7 @@ struct Fp4QuantizeOptions {
 };
 
 // The kernels. `rows` describes x, of which nothing else is read; the other tensors are dense. Only
-// fp4_quantize_cuda takes rows that are the columns of a matrix.
+// fp4_quantize_cuda and fp4_hadamard take rows that are the columns of a matrix.
 void fp4_amax_cpu(const TensorView& x, const Fp4Rows& rows, const TensorView& amax);
 void fp4_amax_cuda(const TensorView& x, const Fp4Rows& rows, const TensorView& amax);
 void fp4_quantize_cpu(const TensorView& x, const Fp4Rows& rows, const Fp4QuantizeOptions& options,
@@ -62,5 +66,7 @@ void fp4_dequantize_cpu(const TensorView& packed, const TensorView& scale, const
                         Fp4Format format, const Fp4Rows& rows, const TensorView& y);
 void fp4_dequantize_cuda(const TensorView& packed, const TensorView& scale, const float* amax,
                          Fp4Format format, const Fp4Rows& rows, const TensorView& y);
+void fp4_hadamard_cpu(const TensorView& x, const Fp4Rows& rows, const TensorView& y);
+void fp4_hadamard_cuda(const TensorView& x, const Fp4Rows& rows, const TensorView& y);
 
 }  // namespace my_ops

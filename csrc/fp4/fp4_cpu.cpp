@@ -1,4 +1,4 @@
-// fp4_quantize, fp4_dequantize on the CPU: the readable twin of the .cuh files.
+// fp4_quantize, fp4_dequantize, fp4_hadamard on the CPU: the readable twin of the .cuh files.
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 #include "common/philox.h"
 #include "fp4/fp4.h"
 #include "fp4/fp4_block.h"
+#include "fp4/fp4_hadamard.h"
 
 namespace my_ops {
 namespace {
@@ -168,6 +169,20 @@ void fp4_dequantize_cpu(const TensorView& packed, const TensorView& scale, const
       for (int64_t i = 0; i < count; ++i) {
         y_block[i] = static_cast<scalar_t>(e2m1_decode(fp4_code(bytes[i / 2], i)) * factor);
       }
+    });
+  });
+}
+
+void fp4_hadamard_cpu(const TensorView& x, const Fp4Rows& rows, const TensorView& y) {
+  auto* y_data = y.mutable_data_ptr<float>();
+  dispatch(Fp4Floats(), x.scalar_type(), [&](auto zero) {
+    const auto* x_data = x.const_data_ptr<decltype(zero)>();
+    for_each_piece(rows, kHadamardPoints, [&](int64_t row, int64_t k, int64_t count) {
+      const auto* x_group = x_data + row * rows.row_stride + k * rows.k_stride;
+      float elements[kHadamardPoints] = {};
+      for (int64_t i = 0; i < count; ++i) elements[i] = x_group[i * rows.k_stride];
+      hadamard_transform(elements);
+      std::copy_n(elements, kHadamardPoints, y_data + row * y.size(-1) + k);
     });
   });
 }

@@ -1,5 +1,5 @@
-// fp4_quantize and fp4_amax on CUDA: choice of the kernel, launch. The kernels are in the .cuh
-// files.
+// fp4_quantize, fp4_amax and fp4_hadamard on CUDA: choice of the kernel, launch. The kernels are in
+// the .cuh files.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -9,6 +9,7 @@
 #include "fp4/fp4.h"
 #include "fp4/fp4_amax.cuh"
 #include "fp4/fp4_cuda.cuh"
+#include "fp4/fp4_hadamard.cuh"
 #include "fp4/fp4_quantize.cuh"
 #include "fp4/fp4_quantize_columns.cuh"
 
@@ -75,6 +76,16 @@ void fp4_amax_cuda(const TensorView& x, const Fp4Rows& rows, const TensorView& a
     using scalar_t = decltype(zero);
     amax_cuda(cuda_pointer(x.const_data_ptr<scalar_t>()), rows,
               static_cast<uint32_t*>(amax.mutable_data_ptr()));
+  });
+}
+
+void fp4_hadamard_cuda(const TensorView& x, const Fp4Rows& rows, const TensorView& y) {
+  const auto shape = fp4_collapse(rows, kHadamardPoints);
+  const auto [grid, block] = fp4_hadamard_launch(shape);
+  dispatch(Fp4Floats(), x.scalar_type(), [&, grid = grid, block = block](auto zero) {
+    const auto* x_data = cuda_pointer(x.const_data_ptr<decltype(zero)>());
+    launch(fp4_hadamard_kernel<std::remove_const_t<std::remove_pointer_t<decltype(x_data)>>>, grid,
+           block, 0, x_data, y.mutable_data_ptr<float>(), shape);
   });
 }
 

@@ -14,6 +14,7 @@ from my_ops._fp4_scales import BLOCK_SIZE
 from my_ops.distributed._operands import Dense, Packed, call, local_amax
 from my_ops.distributed._placements import product, product_over_rows
 from my_ops.ops._fp4_checks import blocks
+from my_ops.ops._fp4_training import POINTS
 
 _R = Replicate()
 
@@ -52,6 +53,13 @@ def _quantize(operator, x, amax, format, scale_mode, rounding, seed, block2d=Fal
     options = _same([] if rounding == "stochastic" else range(x.ndim))
     operands = [Dense("x", x, format, tiles=block2d)]
     return call("fp4_quantize", quantize, operands, options, _packed_shapes(x, format))
+
+
+@_rule("fp4_hadamard")
+def _hadamard(operator, x):
+    *rows, K = x.shape
+    shape = [*rows, blocks(K, POINTS) * POINTS]
+    return call("fp4_hadamard", operator, [Dense("x", x)], _same(range(x.ndim - 1)), [shape])
 
 
 @_rule("fp4_quantize_stochastic")

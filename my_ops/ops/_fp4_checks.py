@@ -110,6 +110,11 @@ def check_shape(op: str, argument: str, tensor: Tensor, shape) -> None:
     check_sizes(op, argument, list(tensor.shape), shape, f"the shape {list(shape)}")
 
 
+def check_x(op: str, x: Tensor) -> None:
+    check(x.dtype in DTYPES, op, "x", "float32, float16 or bfloat16", x.dtype)
+    check(x.dim() > 0, op, "x", "at least one dimension", "a tensor without dimensions")
+
+
 def check_dense(op: str, argument: str, x: Tensor, like_name: str, like: Tensor) -> None:
     check_device(op, argument, x, like_name, like)
     check(x.dtype in DTYPES, op, argument, "float32, float16 or bfloat16", x.dtype)

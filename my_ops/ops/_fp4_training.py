@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from my_ops.fp4_tensor import FP4Tensor
-from my_ops.ops._fp4_checks import raise_expected, signed_seed
+from my_ops.ops._fp4_checks import blocks, check_x, raise_expected, signed_seed
 from my_ops.ops._fp4_factor import (
     PackedFactor,
     quantized,
@@ -29,14 +29,10 @@ from my_ops.ops.fp4 import quantize_fake
 
 _forward = raw_operator("fp4_matmul_forward")
 _dequantize = raw_operator("fp4_dequantize")
+_hadamard = raw_operator("fp4_hadamard")
 _quantize = raw_operator("fp4_quantize")
-_matmul = raw_operator("matmul_forward")
 
 POINTS = 16  # of the Hadamard transform
-# Bit i: whether row i of the transform is negated. Any signs will do that both operands share.
-_NEGATED_ROWS = sum(1 << i for i in (3, 5, 6, 7, 8, 9, 10, 12, 14, 15))
-# Bit n: whether n has an odd number of ones; Sylvester's matrix is negative there in row & column.
-_ODD_BITS = 0x6996
 
 
 def check_options(
@@ -145,12 +141,7 @@ def hadamard(x: Tensor) -> Tensor:
     Each group of a row becomes x diag(s) H / 4, H Sylvester's matrix, s fixed signs. It spreads an
     outlier over its group, and cancels in a product along K of two that are transformed.
     """
-    i = torch.arange(POINTS * POINTS, device=x.device)  # a kernel for each step on a GPU
-    row = i >> 4
-    negative = (_ODD_BITS >> (row & i)) ^ (_NEGATED_ROWS >> row)  # the column is i % 16
-    matrix = torch.rsub((negative & 1).float(), 0.25, alpha=0.5).view(POINTS, POINTS)
-    groups = torch.nn.functional.pad(x.float(), (0, -x.shape[-1] % POINTS))
-    return _matmul(groups.unflatten(-1, (-1, POINTS)), matrix, "ieee").flatten(-2)
+    return _hadamard(x)
 
 
 def _transformed(x: Tensor, format: str) -> tuple[Tensor, Tensor | None]:
@@ -168,6 +159,13 @@ def _values(x: Tensor) -> Tensor:
 def _scale_mode(format: str) -> str:
     """In MXFP4 that in which no element exceeds the largest code, which would cut it off."""
     return "rceil" if format == "mxfp4" else "floor"
+
+
+@torch.library.register_fake("my_ops::fp4_hadamard")
+def _(x):
+    check_x("fp4_hadamard", x)
+    *leading, K = x.shape
+    return x.new_empty((*leading, blocks(K, POINTS) * POINTS), dtype=torch.float32)
 
 
 # With a tensor as the seed, unlike fp4_quantize, so that a compiled graph does not hold a number.

@@ -19,6 +19,11 @@ def _(info, in_dims, x, *others):
     return _linear(x.movedim(in_dims[0], 0), *others), 0
 
 
+@torch.library.register_vmap("my_ops::fp4_hadamard")
+def _(info, in_dims, x):
+    return _ops.fp4_hadamard(x.movedim(in_dims[0], 0)), 0
+
+
 for _name in (
     "fp4_amax",
     "fp4_quantize",

@@ -14,6 +14,7 @@ from my_ops.ops._fp4_checks import (
     check_name,
     check_packed,
     check_tensor,
+    check_x,
     given_amax,
     is_first_axis,
     raise_expected,
@@ -209,7 +210,7 @@ class FP4DequantizeFunction(torch.autograd.Function):
 
 @torch.library.register_fake("my_ops::fp4_amax")
 def _(x):
-    _check_x("fp4_amax", x)
+    check_x("fp4_amax", x)
     return x.new_empty((), dtype=torch.float32)
 
 
@@ -217,7 +218,7 @@ def _(x):
 def quantize_fake(
     x, amax, format, scale_mode, rounding, seed, block2d=False, op="fp4_quantize"
 ):  # fmt: skip
-    _check_x(op, x)
+    check_x(op, x)
     check_name(op, "format", format, BLOCK_SIZE)
     check_name(op, "scale_mode", scale_mode, SCALE_MODES)
     check_name(op, "rounding", rounding, ("nearest", "stochastic"))
@@ -234,11 +235,6 @@ def quantize_fake(
         for block in (2, BLOCK_SIZE[format])
     )
     return packed, scale
-
-
-def _check_x(op, x):
-    check(x.dtype in DTYPE_NAMES, op, "x", "float32, float16 or bfloat16", x.dtype)
-    check(x.dim() > 0, op, "x", "at least one dimension", "a tensor without dimensions")
 
 
 @torch.library.register_fake("my_ops::fp4_dequantize")
