@@ -80,9 +80,9 @@ __device__ __forceinline__ void consume(const FusedArguments& args, uint8_t* sha
       float4* const mine = reinterpret_cast<float4*>(shared) + threadIdx.x;
 #pragma unroll
       for (int j = 0; j < Tile::kStrips; ++j) mine[j * Tile::kConsumers] = strip(j);
-      sm90::sync_cluster();
+      sync_roles<Tile>(args.splits > 1);
       add_and_store<Tile>(args, base, rank, first_token, writer);
-      sm90::sync_cluster();
+      sync_roles<Tile>(args.splits > 1);
     }
   }
   if (args.misfits.flags != nullptr) {
@@ -148,8 +148,8 @@ __launch_bounds__(32)  // no body: the host can tell
       __syncwarp();
       if (!args.direct) {
         // The stages hold sums until every block of the cluster has added its share.
-        sm90::sync_cluster();
-        sm90::sync_cluster();
+        sync_roles<Tile>(args.splits > 1);
+        sync_roles<Tile>(args.splits > 1);
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
       }
     }

@@ -85,6 +85,17 @@ __device__ __forceinline__ void with_pair_type(const ProductOutput& out, Body&& 
   }
 }
 
+// All threads of the block or its cluster, in both roles. Without a cluster its barrier would be
+// that of __syncthreads(), for which all threads have to be at one place in the program.
+template <typename Tile>
+__device__ __forceinline__ void sync_roles(bool in_cluster) {
+  if (in_cluster) {
+    sm90::sync_cluster();
+  } else {
+    asm volatile("barrier.sync 2, %0;" ::"n"(Tile::kThreads) : "memory");
+  }
+}
+
 // Adds what all warpgroups of a row group, in all blocks of the cluster, have left in shared memory
 // and stores this thread's share of the strips.
 template <typename Tile>
