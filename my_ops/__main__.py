@@ -91,7 +91,7 @@ def main() -> int:
     print(f"my_ops {my_ops.__version__} in {my_ops.__path__[0]}")
     print(f"  Python {platform.python_version()}, {platform.platform()}")
     print(f"  torch  built for {_build_info.torch}, running {torch.__version__}")
-    print(f"  CUDA   built for {_build_info.cuda or 'none'}, running {torch.version.cuda or 'none'}")
+    print(f"  CUDA   built for {_build_info.cuda or 'none'}, running {torch.version.cuda or '-'}")
     print(f"  _C     has code for {_build_info.architectures or 'the CPU alone'}")
     failed = False
     devices = ["cpu"]

@@ -89,6 +89,18 @@ def test_compiled_autograd(device, name):
     assert_same_bits([*outputs, *(t.grad for t in inputs)], expected)
 
 
+def test_compiled_autograd_tells_numbers_apart(device):
+    """The graph of one eps is not that of another."""
+    x = torch.randn(6, K, device=device, requires_grad=True)
+    compiler = torch.compile(backend="aot_eager", fullgraph=True)
+    for eps in (1e-6, 0.5):
+        (expected,) = torch.autograd.grad(my_ops.rmsnorm(x, eps=eps).sum(), x)
+        with torch._dynamo.compiled_autograd._enable(compiler):
+            my_ops.rmsnorm(x, eps=eps).sum().backward()
+        assert_same_bits([x.grad], [expected])
+        x.grad = None
+
+
 @pytest.mark.parametrize("reentrant", [False, True])
 @pytest.mark.parametrize("name", OPERATORS)
 def test_checkpoint(device, name, reentrant):
