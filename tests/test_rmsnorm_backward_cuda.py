@@ -1,6 +1,8 @@
 """The CUDA kernels of rmsnorm's backward: every way in which a row can be owned, its borders and
 the layouts that have kernels of their own."""
 
+import itertools
+
 import pytest
 import torch
 from rmsnorm_reference import formula, sample
@@ -12,8 +14,8 @@ pytestmark = [
 
 EPS = 1e-6
 # Columns in chunks of 16 bytes: 8 lanes to 16 and 32, a warp to 64 and 128, a block to 1024, 1 to
-# 16 blocks with a ring to 32768 (float32: 65536), two launches beyond. Ragged rows: 4, 8, 16 and 32
-# lanes to 16, 32, 64 and 128.
+# 16 blocks with a ring to 32768 (float32: 65536), two launches beyond. Ragged rows, with up to a
+# chunk more: 4, 8, 16 and 32 lanes to 16, 32, 64 and 128, then blocks of warps of 127.
 CHUNKS = [1, 16, 17, 32, 33, 64, 65, 128, 129, 1023, 1024, 1025, 2048, 2049, 5000, 32768, 65537]
 TOLERANCE = {torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7, torch.float32: 2.0**-20}
 
@@ -76,6 +78,41 @@ def test_layouts_have_the_bits_of_contiguous_tensors(dtype, H):
         actual = both(*(layout(view(t)) if t.dim() == 2 else t for t in (grad, x, weight, more)))
         assert torch.equal(actual[0].reshape(24, H), expected[0]), name
         assert torch.equal(actual[1], expected[1]), name
+
+
+# Fewer columns than a chunk, one more; each number of lanes; blocks; two launches.
+RAGGED = [1, 7, 9, 111, 121, 255, 505, 769, 1017, 1025, 5125, 9001, 20_001]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("H", RAGGED)
+def test_ragged_rows_have_the_same_bits_wherever_they_begin(dtype, H):
+    grad, x, weight, more = case(19, H, dtype)
+    expected = both(grad, x, weight, more)[0]
+    for shift in (1, 3, 8):
+        for views in itertools.product((False, True), repeat=3):
+            tensors = [
+                torch.cat([t.new_zeros(shift), t.flatten()])[shift:].view(t.shape) if view else t
+                for t, view in zip((grad, x, more), views, strict=True)
+            ]
+            assert torch.equal(both(*tensors[:2], weight, tensors[2])[0], expected)
+    for row in range(1, 10):
+        views = [t[row:] for t in (grad, x, more)]
+        for g, values, s in (views, [t.clone() for t in views]):
+            assert torch.equal(both(g, values, weight, s)[0], expected[row:])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("H", [9, 111, 255, 769, 5125])
+def test_ragged_rows_keep_to_themselves(dtype, H):
+    """Neighbouring rows share packs: what is in one must not show in another."""
+    grad, x, weight, _ = case(40, H, dtype)
+    expected = both(grad, x, weight)[0][17]
+    others = torch.arange(40, device="cuda") != 17
+    for bad in (float("nan"), float("inf"), 0.0):
+        grad[others] = bad
+        x[others] = bad
+        assert torch.equal(both(grad, x, weight)[0][17], expected)
 
 
 @pytest.mark.parametrize("H", [111, 256, 1024, 5120, 16_384, 65_544, 131_072])

@@ -101,14 +101,14 @@ __device__ __forceinline__ void blocks_sum(T (&values)[N], SumScratch<T, N>& scr
   }
 }
 
-// Two sums over all threads of a block of up to kMaxBlockWarps warps, in all of them. Calls in a
-// loop alternate between two scratches, as above.
+// Two sums over all threads of a block of up to kMaxBlockWarps warps, in all of them, from those of
+// each warp in its halves. Calls in a loop alternate between two scratches, as above.
 template <typename T>
-__device__ __forceinline__ void block_sum_two(T (&sums)[2], T (&scratch)[kMaxBlockWarps][2]) {
+__device__ __forceinline__ void block_sum_halves(T warp_sum, T (&sums)[2],
+                                                 T (&scratch)[kMaxBlockWarps][2]) {
   const int warps = blockDim.x / kWarpSize;
   const int part = threadIdx.x % kMaxBlockWarps;
   const int which = threadIdx.x % kWarpSize / kMaxBlockWarps;
-  const T warp_sum = lanes_sum_halves<kWarpSize>(sums);
   if (part == 0) scratch[threadIdx.x / kWarpSize][which] = warp_sum;
   __syncthreads();
   const T sum = lanes_sum<kMaxBlockWarps>(part < warps ? scratch[part][which] : T(0));

@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "common/ceil_div.h"
 #include "rmsnorm/backward_kernel.cuh"
 #include "rmsnorm/backward_wide_kernel.cuh"
+#include "rmsnorm/backward_widest_kernel.cuh"
 #include "rmsnorm/device_limits.h"
 
 namespace my_ops {
@@ -19,6 +21,37 @@ bool ragged(int64_t H) {
   return kOnlyRagged<x_t> || H % kChunkElements<x_t> != 0;
 }
 
+// Whether the rows of all tensors begin and end at the same places within packs, as those of
+// contiguous tensors do.
+template <typename x_t>
+bool rows_in_step(const BackwardArgs<x_t>& args) {
+  constexpr int64_t N = kChunkElements<x_t>;
+  const auto in_step = [&](const x_t* data, const RowLayout& layout) {
+    if (data == nullptr) return true;
+    const int64_t gap = layout.strides[0] - args.H;
+    return reinterpret_cast<std::uintptr_t>(data) % kChunkBytes == 0 && layout.dims == 1 &&
+           (args.rows == 1 || (gap >= 0 && gap % N == 0));
+  };
+  return in_step(args.grad, args.grad_layout) && in_step(args.x, args.x_layout) &&
+         in_step(args.grad_sum, args.grad_sum_layout);
+}
+
+// `aligned`: all tensors, the weight too, begin with a whole pack and have rows of such.
+template <typename x_t>
+Rows rows_lie(const BackwardArgs<x_t>& args, bool aligned) {
+  if (kOnlyRagged<x_t>) return Rows::ragged;
+  if (ragged<x_t>(args.H)) return rows_in_step(args) ? Rows::in_step : Rows::ragged;
+  if (!aligned) return Rows::shifted;
+  const bool even =
+      args.grad_layout.dims == 1 && args.x_layout.dims == 1 && args.grad_sum_layout.dims == 1;
+  return even ? Rows::even : Rows::aligned;
+}
+
+// Of the ring of either kernel of wide rows.
+constexpr int wide_thread_bytes(int vectors) {
+  return vectors == kWidestVectors ? kWidestThreadBytes : kWideThreadBytes;
+}
+
 struct BackwardConfig {
   int lanes;    // lanes that share a row; 0: whole blocks
   int vectors;  // chunks of a thread
@@ -27,6 +60,30 @@ struct BackwardConfig {
   bool wide;    // backward_wide_kernel.cuh
   bool whole;   // false: two launches, for rows wider than any cluster takes
 };
+
+// Who owns a ragged row: 4, 8, 16 or 32 lanes with 4 chunks each, the first that hold it wherever
+// in a pack it begins (111 columns of bfloat16 take 12 % longer with 8 lanes and 2 chunks). Wider
+// ones a block, or slices: the ring does not take them. A warp has up to 127 chunks of columns,
+// because they may begin within one and then end in the 128th; a block up to 8 warps (16 where
+// columns are twice as many bytes, before it takes two launches).
+template <typename x_t>
+BackwardConfig ragged_config(int64_t H) {
+  constexpr int64_t N = kChunkElements<x_t>;
+  constexpr int kVectors = kBackwardVectors;
+  for (int lanes : {4, 8, 16, kWarpSize}) {
+    if (ceil_div(H + N - 1, N) <= lanes * kVectors) {
+      return {lanes, kVectors, kBackwardLaneThreads, 1, false, true};
+    }
+  }
+  const int max_warps = sizeof(x_t) > 2 ? 16 : 8;
+  const int64_t warps = ceil_div(ceil_div(H, N), kWarpSize * kVectors - 1);
+  if (warps <= max_warps) {
+    return {0, kVectors, static_cast<int>(warps) * kWarpSize, 1, false, true};
+  }
+  constexpr int kSliceWarps = 8;
+  const int slices = static_cast<int>(ceil_div(warps, kSliceWarps));
+  return {0, kVectors, kSliceWarps * kWarpSize, slices, false, false};
+}
 
 // A function of the width and the device only, never of the number of rows, so that a row's grad_x
 // has the same bits in every batch. A chunk is 16 bytes of x.
@@ -38,54 +95,47 @@ struct BackwardConfig {
 //   <= 128        <= 1024     <= 512      a warp, 4 chunks a lane
 //   <= 1024       <= 8192     <= 4096     a block of 64 to 256 threads, 4 chunks a thread
 //   <= 2048 * 16  <= 262144   <= 131072   1 to 16 blocks of up to 512 threads with a ring
-//   <= 4096 * 16              <= 262144   as many, 8 chunks a thread
+//   <= 4096 * 16              <= 262144   as many of up to 256 threads, 16 chunks a thread
 //   more                                  slices of 1024 chunks, two launches
 //
 // Small blocks for narrow rows, because their loads, sums and stores overlap with those of the
 // blocks beside them; the ring for wide ones, whose blocks fill a multiprocessor each.
 //
-// Ragged rows, which compute more: 4, 8, 16 or 32 lanes with 4 chunks each, the first that hold a
-// row (111 columns of bfloat16 take 12 % longer with 8 lanes and 2 chunks). The ring does not take
-// them: a block has up to 512 threads if there are registers for them, and slices follow.
+// Ragged rows, which compute more, have a table of their own (ragged_config).
 template <typename x_t>
 BackwardConfig backward_config(int64_t H, const DeviceLimits& limits) {
   constexpr int64_t N = kChunkElements<x_t>;
-  const int64_t chunks = (H + N - 1) / N;
+  if (ragged<x_t>(H)) return ragged_config<x_t>(H);
+  const int64_t chunks = H / N;
   const auto threads_for = [](int64_t chunks, int vectors, int multiple) {
-    const int64_t threads = (chunks + vectors - 1) / vectors;
-    return static_cast<int>((threads + multiple - 1) / multiple * multiple);
+    return static_cast<int>(ceil_div(ceil_div(chunks, vectors), multiple) * multiple);
   };
-  if (ragged<x_t>(H)) {
-    for (int lanes : {4, 8, 16, 32}) {
-      if (chunks <= lanes * 4) return {lanes, 4, kBackwardLaneThreads, 1, false, true};
-    }
-  }
   if (chunks <= 32) return {8, chunks <= 16 ? 2 : 4, kBackwardLaneThreads, 1, false, true};
   if (chunks <= 128) return {32, chunks <= 64 ? 2 : 4, kBackwardLaneThreads, 1, false, true};
   constexpr int kVectors = kBackwardVectors;
   constexpr int kThreads = 256;
-  const int max_threads = ragged<x_t>(H) && sizeof(x_t) > 2 ? 2 * kThreads : kThreads;
-  if (chunks <= max_threads * kVectors) {
+  if (chunks <= kThreads * kVectors) {
     return {0, kVectors, threads_for(chunks, kVectors, 32), 1, false, true};
   }
   constexpr int kStaticSharedBytes = 3 * 1024;
-  for (int vectors : {kWideVectors, 2 * kWideVectors}) {
-    // Eight chunks of 16-bit x would be 64 columns a thread: more than there are registers for.
-    const bool fits = vectors == kWideVectors || sizeof(x_t) > 2;
-    if (ragged<x_t>(H) || !fits || limits.max_cluster_blocks == 1) break;
+  for (int vectors : {kWideVectors, kWidestVectors}) {
+    const bool widest = vectors == kWidestVectors;
+    // Sixteen chunks of 16-bit x would be more than there are registers for.
+    if ((widest && sizeof(x_t) == 2) || limits.max_cluster_blocks == 1) break;
     const int fitting = (limits.shared_bytes_per_block - kStaticSharedBytes) /
-                        wide_shared_bytes_per_thread(vectors) / 128 * 128;
-    const int64_t block_chunks = static_cast<int64_t>(std::min(kWideThreads, fitting)) * vectors;
+                        wide_thread_bytes(vectors) / 128 * 128;
+    const int max_threads = std::min(widest ? kWidestThreads : kWideThreads, fitting);
+    const int64_t block_chunks = static_cast<int64_t>(max_threads) * vectors;
     int slices = 1;
     while (slices < limits.max_cluster_blocks && slices * block_chunks < chunks) slices *= 2;
     if (slices * block_chunks >= chunks) {
-      const int64_t slice_chunks = (chunks + slices - 1) / slices;
-      return {0, vectors, threads_for(slice_chunks, vectors, 128), slices, true, true};
+      const int threads = threads_for(ceil_div(chunks, slices), vectors, 128);
+      return {0, vectors, threads, slices, true, true};
     }
   }
   constexpr int64_t kSliceChunks = kThreads * kVectors;
-  const int64_t slices = (chunks + kSliceChunks - 1) / kSliceChunks;
-  return {0, kVectors, kThreads, static_cast<int>(slices), false, false};
+  const int slices = static_cast<int>(ceil_div(chunks, kSliceChunks));
+  return {0, kVectors, kThreads, slices, false, false};
 }
 
 }  // namespace my_ops

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "common/reduce.cuh"
-#include "rmsnorm/backward_args.cuh"
+#include "rmsnorm/backward_math.cuh"
 #include "rmsnorm/mbarrier.cuh"
 
 namespace my_ops {

@@ -10,21 +10,26 @@ inline bool takes(const BackwardConfig& config, Rows lie) {
   return lie != Rows::shifted || (!config.wide && config.whole);
 }
 
-template <typename x_t, typename w_t>
+template <typename x_t>
 struct BackwardKernels {
-  using Kernel = void (*)(BackwardArgs<x_t, w_t>);
+  using Kernel = void (*)(BackwardArgs<x_t>);
 
   static Kernel of(const BackwardConfig& config, Rows lie, Phase phase) {
-    if (config.lanes > 0 && lie == Rows::ragged) return ragged_lanes_kernel(config.lanes);
+    if (config.lanes > 0 && lie == Rows::ragged) {
+      return edges_lanes_kernel<Rows::ragged>(config.lanes);
+    }
     if constexpr (!kOnlyRagged<x_t>) {
+      if (config.lanes > 0 && lie == Rows::in_step) {
+        return edges_lanes_kernel<Rows::in_step>(config.lanes);
+      }
       if (config.lanes == 8) return lanes_kernel<8>(config.vectors, lie);
       if (config.lanes == 32) return lanes_kernel<32>(config.vectors, lie);
       if constexpr (sizeof(x_t) > 2) {
-        if (config.wide && config.vectors > kWideVectors) {
-          return rmsnorm_backward_wide_kernel<x_t, w_t, 2 * kWideVectors>;
+        if (config.wide && config.vectors == kWidestVectors) {
+          return rmsnorm_backward_widest_kernel<x_t>;
         }
       }
-      if (config.wide) return rmsnorm_backward_wide_kernel<x_t, w_t, kWideVectors>;
+      if (config.wide) return rmsnorm_backward_wide_kernel<x_t>;
     }
     if (phase == Phase::sums) return block_kernel<Phase::sums>(lie);
     if (phase == Phase::apply) return block_kernel<Phase::apply>(lie);
@@ -34,7 +39,7 @@ struct BackwardKernels {
  private:
   template <int kLanes, int kVectors, Rows kRows>
   static Kernel lanes_kernel() {
-    return rmsnorm_backward_kernel<x_t, w_t, kLanes, kVectors, kRows, Phase::whole>;
+    return rmsnorm_backward_kernel<x_t, kLanes, kVectors, kRows, Phase::whole>;
   }
   template <int kLanes>
   static Kernel lanes_kernel(int vectors, Rows lie) {
@@ -46,11 +51,12 @@ struct BackwardKernels {
     return vectors == 2 ? lanes_kernel<kLanes, 2, Rows::even>()
                         : lanes_kernel<kLanes, 4, Rows::even>();
   }
-  static Kernel ragged_lanes_kernel(int lanes) {
-    if (lanes == 4) return lanes_kernel<4, 4, Rows::ragged>();
-    if (lanes == 8) return lanes_kernel<8, 4, Rows::ragged>();
-    if (lanes == 16) return lanes_kernel<16, 4, Rows::ragged>();
-    return lanes_kernel<32, 4, Rows::ragged>();
+  template <Rows kRows>
+  static Kernel edges_lanes_kernel(int lanes) {
+    if (lanes == 4) return lanes_kernel<4, 4, kRows>();
+    if (lanes == 8) return lanes_kernel<8, 4, kRows>();
+    if (lanes == 16) return lanes_kernel<16, 4, kRows>();
+    return lanes_kernel<32, 4, kRows>();
   }
   template <Phase kPhase>
   static Kernel block_kernel(Rows lie) {
@@ -58,14 +64,17 @@ struct BackwardKernels {
     if constexpr (!kOnlyRagged<x_t>) {
       if constexpr (kPhase == Phase::whole) {
         if (lie == Rows::shifted) {
-          return rmsnorm_backward_kernel<x_t, w_t, 0, kVectors, Rows::shifted, kPhase>;
+          return rmsnorm_backward_kernel<x_t, 0, kVectors, Rows::shifted, kPhase>;
+        }
+        if (lie == Rows::in_step) {
+          return rmsnorm_backward_kernel<x_t, 0, kVectors, Rows::in_step, kPhase>;
         }
       }
-      if (lie != Rows::ragged) {
-        return rmsnorm_backward_kernel<x_t, w_t, 0, kVectors, Rows::aligned, kPhase>;
+      if (lie == Rows::even || lie == Rows::aligned) {
+        return rmsnorm_backward_kernel<x_t, 0, kVectors, Rows::aligned, kPhase>;
       }
     }
-    return rmsnorm_backward_kernel<x_t, w_t, 0, kVectors, Rows::ragged, kPhase>;
+    return rmsnorm_backward_kernel<x_t, 0, kVectors, Rows::ragged, kPhase>;
   }
 };
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <numeric>
 #include <tuple>
 
 #include "common/launch.cuh"
@@ -15,22 +16,22 @@
 namespace my_ops {
 
 // The kernel of a configuration, and how many rows of partial_weight ("parts") it writes.
-template <typename x_t, typename w_t>
+template <typename x_t>
 struct BackwardLauncher {
-  using Args = BackwardArgs<x_t, w_t>;
-  using Kernels = BackwardKernels<x_t, w_t>;
+  using Args = BackwardArgs<x_t>;
+  using Kernels = BackwardKernels<x_t>;
   using Kernel = typename Kernels::Kernel;
   BackwardConfig config;
   Rows lie;
   int64_t parts;
 
-  static cudaError_t plan(BackwardConfig config, Rows lie, int64_t rows, const DeviceLimits& limits,
-                          BackwardLauncher& launcher) {
+  static cudaError_t plan(BackwardConfig config, Rows lie, int64_t rows, int64_t H,
+                          const DeviceLimits& limits, BackwardLauncher& launcher) {
     // Twice the chunks have the same sums; not every kind of rows has a kernel for fewer.
     if (config.lanes > 0 && lie == Rows::shifted) config.vectors = 4;
     int resident = 0;
     const cudaError_t error = resident_parts(config, lie, limits, resident);
-    launcher = {config, lie, parts_for(config, rows, resident, limits)};
+    launcher = {config, lie, parts_for(config, rows, row_period(lie, H), resident, limits)};
     return error;
   }
 
@@ -50,54 +51,62 @@ struct BackwardLauncher {
   }
 
  private:
+  // Rows so many apart begin equally far from a pack's beginning, where that matters.
+  static int64_t row_period(Rows lie, int64_t H) {
+    constexpr int64_t N = kChunkElements<x_t>;
+    return has_edges(lie) ? N / std::gcd(N, H) : 1;
+  }
+
   // As many parts as run at the same time, but where there are more rows than multiprocessors, no
   // more than one for two rows of each group: a part costs a write and a read of a row of float32.
-  static int64_t parts_for(const BackwardConfig& config, int64_t rows, int64_t resident,
-                           const DeviceLimits& limits) {
+  static int64_t parts_for(const BackwardConfig& config, int64_t rows, int64_t period,
+                           int64_t resident, const DeviceLimits& limits) {
     const int64_t groups = config.lanes > 0 ? config.threads / config.lanes : 1;
     const int64_t once = (rows + groups - 1) / groups;
     const int64_t twice = (once + 1) / 2;
     const int64_t spread = std::min<int64_t>(once, limits.multiprocessors / config.slices);
-    return std::max<int64_t>(1, std::min(resident, std::max(twice, spread)));
+    const int64_t parts = std::max<int64_t>(1, std::min(resident, std::max(twice, spread)));
+    if (parts >= once) return parts;
+    const int64_t multiple = std::max<int64_t>(1, period / groups);
+    return std::min(once, std::max<int64_t>(multiple, parts / multiple * multiple));
   }
 
   static int block_threads(const BackwardConfig& config) {
     return config.threads + (config.wide ? kWideExtraThreads : 0);
   }
-  static int shared_bytes(const BackwardConfig& config) {
-    const int packs = config.vectors == 2 ? kOwnPacks<x_t, 2> : kOwnPacks<x_t, 4>;
-    return config.threads *
-           (config.wide ? wide_shared_bytes_per_thread(config.vectors) : packs * kChunkBytes);
+  static int shared_bytes(const BackwardConfig& config, Rows lie) {
+    return config.threads * (config.wide ? wide_thread_bytes(config.vectors)
+                                         : own_packs<x_t>(config.vectors, lie) * kChunkBytes);
   }
 
   cudaError_t launch_kernel(Kernel kernel, const Args& args, cudaStream_t stream) const {
     cudaLaunchAttribute attributes[2];
-    cudaLaunchConfig_t launch = launch_config(config, attributes);
+    cudaLaunchConfig_t launch = launch_config(config, lie, attributes);
     launch.gridDim = dim3(static_cast<unsigned>(parts * config.slices));
     launch.stream = stream;
-    const cudaError_t error = opt_in(kernel, config);
+    const cudaError_t error = opt_in(kernel, config, lie);
     return error != cudaSuccess ? error : cudaLaunchKernelEx(&launch, kernel, args);
   }
 
-  static cudaLaunchConfig_t launch_config(const BackwardConfig& config,
+  static cudaLaunchConfig_t launch_config(const BackwardConfig& config, Rows lie,
                                           cudaLaunchAttribute (&attributes)[2]) {
     LaunchOptions options;
     if (config.wide) options.cluster = static_cast<unsigned>(config.slices);
     cudaLaunchConfig_t launch = {};
     launch.gridDim = dim3(config.slices);
     launch.blockDim = dim3(block_threads(config));
-    launch.dynamicSmemBytes = shared_bytes(config);
+    launch.dynamicSmemBytes = shared_bytes(config, lie);
     launch.attrs = attributes;
     launch.numAttrs = launch_attributes(options, attributes);
     return launch;
   }
 
-  static cudaError_t opt_in(Kernel kernel, const BackwardConfig& config) {
+  static cudaError_t opt_in(Kernel kernel, const BackwardConfig& config, Rows lie) {
     constexpr int kWithoutOptIn = 47 * 1024;  // 48 KB less what a kernel has statically
     cudaError_t error = cudaSuccess;
-    if (shared_bytes(config) > kWithoutOptIn) {
+    if (shared_bytes(config, lie) > kWithoutOptIn) {
       error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                   shared_bytes(config));
+                                   shared_bytes(config, lie));
     }
     if (error == cudaSuccess && config.wide && config.slices > 8) {
       error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
@@ -115,10 +124,10 @@ struct BackwardLauncher {
     int& answer = known[{device, config.lanes, config.vectors, config.threads, config.slices, lie}];
     if (answer == 0) {
       const Kernel asked = Kernels::of(config, lie, config.whole ? Phase::whole : Phase::apply);
-      error = opt_in(asked, config);
+      error = opt_in(asked, config, lie);
       if (error != cudaSuccess) return error;
       cudaLaunchAttribute attributes[2];
-      const cudaLaunchConfig_t launch = launch_config(config, attributes);
+      const cudaLaunchConfig_t launch = launch_config(config, lie, attributes);
       if (launch.numAttrs > 0) {
         error = cudaOccupancyMaxActiveClusters(&answer, asked, &launch);
       } else {

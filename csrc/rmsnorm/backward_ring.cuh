@@ -1,33 +1,16 @@
-// The ring in shared memory through which wide rows of grad and x come. Device only, compute
-// capability 9.0 and later, needs no torch.
+// The ring in shared memory through which wide rows come. Device only, compute capability 9.0 and
+// later, needs no torch.
 #pragma once
 
 #include <cstdint>
-#include <type_traits>
 
 #include "rmsnorm/backward_args.cuh"
 #include "rmsnorm/mbarrier.cuh"
 
 namespace my_ops {
 
-constexpr int kWideVectors = 4;  // chunks of a thread; twice as many in the widest rows
-
-// Slots of the ring, and those by which the sums run ahead of the gradient. Three rows of 4 slots,
-// or one and a half of 8.
-template <int kVectors>
-constexpr int kRingSlots = kVectors == kWideVectors ? 12 : 14;
-template <int kVectors>
-constexpr int kRingLead = kVectors == kWideVectors ? 4 : 2;
-
-// The ring, and a row of what is added to grad_x where there is room.
-constexpr int wide_shared_bytes_per_thread(int vectors) {
-  return kChunkBytes * (vectors == kWideVectors ? 2 * kRingSlots<kWideVectors> + kWideVectors
-                                                : 2 * kRingSlots<2 * kWideVectors>);
-}
-
-// A slot holds a chunk of grad and one of x for every computing thread; a row takes `vectors`
-// slots. One thread, the producer, sends bulk copies into empty slots; the others wait for full
-// ones.
+// A slot holds two chunks for every computing thread, mostly one of grad and one of x. One thread,
+// the producer, sends bulk copies into empty slots; the others wait for full ones.
 template <int kSlots>
 struct RingBarriers {
   MBarrier full[kSlots];
@@ -53,43 +36,50 @@ struct RingPlace {
   }
 };
 
-// Slots on their way at the same time: 64 KB. Without the limit the memory system is so full that
-// some multiprocessors get a third more than others, and all wait for the last: 3 to 5 % slower.
-constexpr int kRingSlotsInFlight = 4;
+// On their way at the same time. Without the limit the memory system is so full that some
+// multiprocessors get a third more than others, and all wait for the last: 3 to 5 % slower.
+constexpr int kRingBytesInFlight = 64 * 1024;
 
-// The producer: columns [first, first + columns) of every `row_step`-th row from `first_row`, slot
-// by slot of `slot_columns`.
-template <int kVectors, int kSlots, typename Args>
-__device__ __forceinline__ void fill_ring(const Args& args, unsigned char* ring,
-                                          RingBarriers<kSlots>& barriers, int64_t first,
-                                          int columns, int slot_columns, int64_t first_row,
-                                          int64_t row_step) {
-  using x_t = std::remove_const_t<std::remove_pointer_t<decltype(args.x)>>;
-  const int half_bytes = slot_columns * static_cast<int>(sizeof(x_t));
-  RingPlace<kSlots> place;
-  int sent = 0;
-  for (int64_t row = first_row; row < args.rows; row += row_step) {
-    const x_t* grad_row = args.grad + args.grad_layout.offset(row) + first;
-    const x_t* x_row = args.x + args.x_layout.offset(row) + first;
-    for (int v = 0; v < kVectors; ++v) {
-      barriers.empty[place.slot].wait(place.parity ^ 1);
-      if (sent >= kRingSlotsInFlight) {
-        const RingPlace<kSlots> earlier = place.ahead(kSlots - kRingSlotsInFlight);
-        barriers.full[earlier.slot].wait(earlier.parity ^ 1);
-      }
-      sent = min(sent + 1, kRingSlotsInFlight);
-      const int bytes =
-          max(0, min(slot_columns, columns - v * slot_columns)) * static_cast<int>(sizeof(x_t));
-      MBarrier& full = barriers.full[place.slot];
-      full.arrive_expecting(2 * bytes);
-      if (bytes > 0) {
-        unsigned char* slot = ring + place.slot * 2 * half_bytes;
-        full.copy(slot, grad_row + v * slot_columns, bytes);
-        full.copy(slot + half_bytes, x_row + v * slot_columns, bytes);
-      }
-      place = place.ahead(1);
+// The producer's side. `kSlotBytes`: of a slot at most.
+template <typename x_t, int kSlots, int kSlotBytes>
+class RingProducer {
+  static constexpr int kInFlight = kRingBytesInFlight / kSlotBytes;
+
+ public:
+  // `chunk_columns`: of one chunk for every thread; `columns`: of a row, in this block.
+  __device__ __forceinline__ RingProducer(unsigned char* ring, RingBarriers<kSlots>& barriers,
+                                          int chunk_columns, int columns)
+      : ring_(ring), barriers_(barriers), chunk_columns_(chunk_columns), columns_(columns) {}
+
+  // The next slot: chunk `v` of one row and chunk `w` of another.
+  __device__ __forceinline__ void send(const x_t* row, int v, const x_t* other_row, int w) {
+    barriers_.empty[place_.slot].wait(place_.parity ^ 1);
+    if (sent_ >= kInFlight) {
+      const RingPlace<kSlots> earlier = place_.ahead(kSlots - kInFlight);
+      barriers_.full[earlier.slot].wait(earlier.parity ^ 1);
     }
+    sent_ = min(sent_ + 1, kInFlight);
+    MBarrier& full = barriers_.full[place_.slot];
+    full.arrive_expecting(bytes(v) + bytes(w));
+    const int chunk_bytes = chunk_columns_ * static_cast<int>(sizeof(x_t));
+    unsigned char* const slot = ring_ + place_.slot * 2 * chunk_bytes;
+    if (bytes(v) > 0) full.copy(slot, row + v * chunk_columns_, bytes(v));
+    if (bytes(w) > 0) full.copy(slot + chunk_bytes, other_row + w * chunk_columns_, bytes(w));
+    place_ = place_.ahead(1);
   }
-}
+
+ private:
+  __device__ __forceinline__ int bytes(int v) const {
+    const int left = columns_ - v * chunk_columns_;
+    return max(0, min(chunk_columns_, left)) * static_cast<int>(sizeof(x_t));
+  }
+
+  unsigned char* const ring_;
+  RingBarriers<kSlots>& barriers_;
+  const int chunk_columns_;
+  const int columns_;
+  RingPlace<kSlots> place_;
+  int sent_ = 0;
+};
 
 }  // namespace my_ops

@@ -7,8 +7,7 @@
 //
 //   - one warp exchanges the sums (backward_exchange.cuh);
 //   - one thread keeps a ring of rows ahead of the arithmetic (backward_ring.cuh);
-//   - the others compute: they add up `kLead` slots of the next row before they need the scale of
-//     this one.
+//   - the others compute: they add up the next row before they need the scale of this one.
 #pragma once
 
 #include <cuda_pipeline.h>
@@ -16,39 +15,33 @@
 #include <cstdint>
 
 #include "common/overlap.cuh"
-#include "common/sm90_warpgroup.cuh"
 #include "rmsnorm/backward_args.cuh"
 #include "rmsnorm/backward_exchange.cuh"
+#include "rmsnorm/backward_math.cuh"
 #include "rmsnorm/backward_ring.cuh"
+#include "rmsnorm/backward_weight.cuh"
+#include "rmsnorm/registers.cuh"
 #include "rmsnorm/row_ahead.cuh"
 
 namespace my_ops {
 
-constexpr int kWideThreads = 512;       // that compute, at most
-constexpr int kWideExtraThreads = 128;  // a warpgroup, for setmaxnreg; two warps of it work
+constexpr int kWideVectors = 4;               // chunks of a thread
+constexpr int kWideThreads = 512;             // that compute, at most
+constexpr int kWideExtraThreads = 128;        // a warpgroup, for setmaxnreg; two warps of it work
+constexpr int kWideSlots = 3 * kWideVectors;  // of the ring: three rows
+
+// The ring, and a row of what is added to grad_x.
+constexpr int kWideThreadBytes = kChunkBytes * (2 * kWideSlots + kWideVectors);
 
 // The launch gives 96 registers to each of 640 threads; the computing ones need a few more.
-enum class Trade { computing, other };
-template <Trade kTrade>
-__device__ __forceinline__ void share_registers() {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  if constexpr (kTrade == Trade::computing) {
-    sm90::claim_registers<104>();
-  } else {
-    sm90::release_registers<56>();
-  }
-#endif
-}
-
-template <typename x_t, typename w_t, int kVectors>
+template <typename x_t>
 __global__ void __launch_bounds__(kWideThreads + kWideExtraThreads, 1)
-    rmsnorm_backward_wide_kernel(const __grid_constant__ BackwardArgs<x_t, w_t> args) {
+    rmsnorm_backward_wide_kernel(const __grid_constant__ BackwardArgs<x_t> args) {
 #if __CUDA_ARCH__ >= 900
   using acc_t = typename Arithmetic<x_t>::acc_t;
   constexpr int N = kChunkElements<x_t>;
-  constexpr int kSlots = kRingSlots<kVectors>;
-  constexpr int kLead = kRingLead<kVectors>;
-  constexpr bool kMoreAhead = kVectors == kWideVectors;
+  constexpr int kVectors = kWideVectors;
+  constexpr int kSlots = kWideSlots;
   extern __shared__ __align__(128) unsigned char ring[];  // [kSlots, 2, threads] packs
   __shared__ RingBarriers<kSlots> barriers;
   __shared__ RowExchange<acc_t> exchanges[kExchanges];
@@ -75,15 +68,20 @@ __global__ void __launch_bounds__(kWideThreads + kWideExtraThreads, 1)
   cluster_wait(args.slices);
 
   if (thread >= threads) {
-    share_registers<Trade::other>();
+    release_registers<56>();
     if (thread / kWarpSize == warps) {
       exchange_sums<acc_t>(args, exchanges, part, parts, warps);
     } else if (thread == threads + kWarpSize) {
-      fill_ring<kVectors>(args, ring, barriers, owned.first, owned.columns, threads * N, part,
-                          parts);
+      constexpr int kSlotBytes = 2 * kWideThreads * kChunkBytes;
+      RingProducer<x_t, kSlots, kSlotBytes> producer(ring, barriers, threads * N, owned.columns);
+      for (int64_t row = part; row < args.rows; row += parts) {
+        const x_t* grad_row = args.grad + args.grad_layout.offset(row) + owned.first;
+        const x_t* x_row = args.x + args.x_layout.offset(row) + owned.first;
+        for (int v = 0; v < kVectors; ++v) producer.send(grad_row, v, x_row, v);
+      }
     }
   } else {
-    share_registers<Trade::computing>();
+    claim_registers<104>();
     const auto owns = [&](int v) { return v * threads + thread < owned.chunks; };
     const auto column_of = [&](int v) { return owned.first + (v * threads + thread) * N; };
     acc_t weight[kVectors][N];  // zeros where there is no chunk; a branch would cost registers
@@ -98,7 +96,7 @@ __global__ void __launch_bounds__(kWideThreads + kWideExtraThreads, 1)
     RowAhead<x_t, kVectors> more(
         args.grad_sum, args.grad_sum_layout, args.rows, owned, thread, threads,
         reinterpret_cast<Pack*>(ring) + kSlots * 2 * threads + thread, threads);
-    if (kMoreAhead && args.grad_sum != nullptr) {
+    if (args.grad_sum != nullptr) {
       more.begin(part);
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) more.request(v);
@@ -123,27 +121,22 @@ __global__ void __launch_bounds__(kWideThreads + kWideExtraThreads, 1)
     ExchangeTurn turn;
     if (part < args.rows) {
 #pragma unroll
-      for (int v = 0; v < kLead; ++v) add_slot(first.ahead(v), v);
-      if constexpr (kLead == kVectors) send(turn);
+      for (int v = 0; v < kVectors; ++v) add_slot(first.ahead(v), v);
+      send(turn);
     }
     for (int64_t row = part; row < args.rows; row += parts) {
-      // Reduce: what is left of this row, and the beginning of the next.
+      // Reduce: the next row.
       const RingPlace<kSlots> next = first.ahead(kVectors);
-#pragma unroll
-      for (int v = kLead; v < kVectors; ++v) add_slot(first.ahead(v), v);
-      if constexpr (kLead < kVectors) send(turn);
       if (row + parts < args.rows) {
 #pragma unroll
-        for (int v = 0; v < kLead; ++v) add_slot(next.ahead(v), v);
-        if constexpr (kLead == kVectors) send(turn.next());
+        for (int v = 0; v < kVectors; ++v) add_slot(next.ahead(v), v);
+        send(turn.next());
       }
 
       // Compute and store; each slot is empty as soon as all have read it.
       exchanges[turn.index].scale_done.wait(turn.parity);
       const RowScale<acc_t> scale = exchanges[turn.index].scale;
-      if (kMoreAhead && args.grad_sum != nullptr) more.begin(row + parts);
-      const x_t* grad_sum_row =
-          kMoreAhead ? nullptr : args.grad_sum + args.grad_sum_layout.offset(row);
+      if (args.grad_sum != nullptr) more.begin(row + parts);
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
         const RingPlace<kSlots> place = first.ahead(v);
@@ -158,12 +151,8 @@ __global__ void __launch_bounds__(kWideThreads + kWideExtraThreads, 1)
         acc_t grad_x[N];
         differentiate<x_t>(x, grad, weight[v], scale, args, grad_weight[v], grad_x);
         if (args.grad_sum != nullptr) {
-          if constexpr (kMoreAhead) {
-            add_pack<x_t>(more.take(v), grad_x);
-            more.request(v);
-          } else if (owns(v)) {
-            add_pack<x_t>(*reinterpret_cast<const Pack*>(grad_sum_row + column_of(v)), grad_x);
-          }
+          add_pack<x_t>(more.take(v), grad_x);
+          more.request(v);
         }
         if (args.grad_x != nullptr && owns(v)) {
           store_pack(args.grad_x + row * args.H + column_of(v), narrow_pack<x_t>(grad_x));
@@ -178,7 +167,7 @@ __global__ void __launch_bounds__(kWideThreads + kWideExtraThreads, 1)
       acc_t* part_row = args.partial_weight + part * args.H;
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
-        if (owns(v)) store_partial<true>(part_row, column_of(v), args.H, grad_weight[v]);
+        if (owns(v)) store_partial(part_row + column_of(v), grad_weight[v]);
       }
     }
   }

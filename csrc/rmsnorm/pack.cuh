@@ -9,6 +9,7 @@
 #include <cuda_fp16.h>
 
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 
 #include "rmsnorm/chunk.cuh"
@@ -133,6 +134,14 @@ __device__ __forceinline__ Pack straddling_pack(const Pack& low, const Pack& hig
   const unsigned bits = first_byte % 4 * 8;
   return {__funnelshift_r(words[0], words[1], bits), __funnelshift_r(words[1], words[2], bits),
           __funnelshift_r(words[2], words[3], bits), __funnelshift_r(words[3], words[4], bits)};
+}
+
+template <typename scalar_t, int N>
+__device__ __forceinline__ Pack pack_of(const scalar_t (&elements)[N]) {
+  static_assert(sizeof(elements) == sizeof(Pack));
+  Pack pack;
+  memcpy(&pack, elements, sizeof(pack));
+  return pack;
 }
 
 // `pack` with zeros from element `count` on.

@@ -13,11 +13,12 @@ void rmsnorm_backward_cuda(const TensorView& grad, const TensorView& grad_sum, c
   rmsnorm_dispatch(x, weight_like, [&](auto x_zero, auto w_zero) {
     using x_t = typename CudaType<decltype(x_zero)>::type;
     using w_t = typename CudaType<decltype(w_zero)>::type;
-    BackwardArgs<x_t, w_t> args = {};
+    BackwardArgs<x_t> args = {};
     args.grad = grad.const_data_ptr<x_t>();
     args.grad_sum = grad_sum.const_data_ptr<x_t>();
     args.x = x.const_data_ptr<x_t>();
-    args.weight = weight.const_data_ptr<w_t>();
+    args.weight = weight.const_data_ptr();
+    args.float_weight = std::is_same_v<w_t, float>;
     args.grad_x = grad_x.mutable_data_ptr<x_t>();
     args.grad_layout = row_layout(grad);
     if (grad_sum.defined()) args.grad_sum_layout = row_layout(grad_sum);
@@ -29,14 +30,9 @@ void rmsnorm_backward_cuda(const TensorView& grad, const TensorView& grad_sum, c
 
     constexpr int kChunk = kChunkElements<x_t>;
     const bool aligned = rows_aligned(kChunk, grad, grad_sum, x, weight, grad_x);
-    const bool even =
-        args.grad_layout.dims == 1 && args.x_layout.dims == 1 && args.grad_sum_layout.dims == 1;
-    const Rows lie = ragged<x_t>(args.H) ? Rows::ragged
-                     : !aligned          ? Rows::shifted
-                     : even              ? Rows::even
-                                         : Rows::aligned;
+    const Rows lie = rows_lie(args, aligned);
     const DeviceLimits limits = device_limits(
-        rmsnorm_backward_kernel<x_t, w_t, 0, kBackwardVectors, Rows::ragged, Phase::whole>);
+        rmsnorm_backward_kernel<x_t, 0, kBackwardVectors, Rows::ragged, Phase::whole>);
     const auto config = backward_config<x_t>(args.H, limits);
     if (!takes(config, lie)) {
       OwnedTensor copies[4];
@@ -49,8 +45,9 @@ void rmsnorm_backward_cuda(const TensorView& grad, const TensorView& grad_sum, c
                                    aligned_rows(x, copies[2]), aligned_rows(weight, copies[3]),
                                    options, grad_x, grad_weight);
     }
-    BackwardLauncher<x_t, w_t> launcher;
-    MY_OPS_CUDA_CHECK((BackwardLauncher<x_t, w_t>::plan(config, lie, args.rows, limits, launcher)));
+    BackwardLauncher<x_t> launcher;
+    MY_OPS_CUDA_CHECK(
+        BackwardLauncher<x_t>::plan(config, lie, args.rows, args.H, limits, launcher));
     using acc_t = typename Arithmetic<x_t>::acc_t;
     OwnedTensor partial_weight;
     if (grad_weight.defined()) {

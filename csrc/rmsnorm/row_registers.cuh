@@ -2,8 +2,7 @@
 // torch.
 //
 // `width` neighbouring threads own neighbouring chunks: thread t has chunks t, t + width, ... of
-// them. Rows that start at any address are loaded by words and shifted into place. So a misaligned
-// view has the bits of its contiguous copy.
+// them. Those that begin within a pack are loaded by words and shifted into place.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +23,7 @@ __device__ __forceinline__ int64_t row_offset(const RowLayout& layout, int64_t r
 template <typename x_t, int kVectors, Rows kRows>
 class RowRegisters {
   static constexpr int N = kChunkElements<x_t>;
-  static constexpr bool kAligned = kInPacks<kRows>;
+  static constexpr bool kAligned = kLoadsPacks<kRows>;
   static constexpr bool kHalves = sizeof(x_t) < sizeof(unsigned);  // two elements to a word
 
  public:
@@ -39,14 +38,20 @@ class RowRegisters {
 
   // The row that load() is about from here on.
   __device__ __forceinline__ void begin(int64_t row) {
-    first_ = data_ + row_offset<kRows == Rows::even>(layout_, row) + owned_.first;
+    constexpr bool kEven = kRows == Rows::even || kRows == Rows::in_step;
+    first_ = data_ + row_offset<kEven>(layout_, row) + owned_.first;
     const bool exists = row < rows_;
     if constexpr (kAligned) {
       chunks_ = exists ? owned_.chunks : 0;
+      last_ = row + 1 == rows_;
+      if (kRows == Rows::in_step && last_) chunks_ = owned_.columns / N;
     } else {
       const unsigned bytes = reinterpret_cast<std::uintptr_t>(first_) % sizeof(unsigned);
       shift_bits_ = bytes * 8;
       first_ -= bytes / sizeof(x_t);
+      if constexpr (kHasEdges<kRows>) {
+        first_word_ = static_cast<int>(bytes + owned_.begin * sizeof(x_t)) / 4;
+      }
       words_ = exists ? (static_cast<int>(bytes + owned_.columns * sizeof(x_t)) + 3) / 4 : 0;
       const int64_t to_end = (end_ - first_) * static_cast<int64_t>(sizeof(x_t)) / 4;
       whole_words_ = static_cast<int>(min(to_end, int64_t(words_)));
@@ -70,6 +75,7 @@ class RowRegisters {
 
   // After the loads of a row and before its use. All threads of a warp take part.
   __device__ __forceinline__ void realign() {
+    if constexpr (kRows == Rows::in_step) load_tail(packs);
     if constexpr (!kAligned) {
       if constexpr (kHalves) {
         if (whole_words_ < words_) {
@@ -90,7 +96,22 @@ class RowRegisters {
           packs[v] = shifted(packs[v], beyond);
         }
       }
-      clear_beyond_row();
+      if constexpr (!kHasEdges<kRows>) clear_beyond_row();
+    }
+  }
+
+  // The chunk in which the last row ends: it need not be a whole pack of the tensor's memory.
+  __device__ __forceinline__ void load_tail(Pack (&packs)[kVectors]) const {
+    if (!last_ || chunks_ == owned_.chunks || chunks_ % width_ != thread_) return;
+    const x_t* address = first_ + (chunks_ - thread_) * N;
+    x_t elements[N] = {};
+#pragma unroll
+    for (int j = 0; j + 1 < N; ++j) {
+      if (j < owned_.columns % N) elements[j] = address[j];
+    }
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      if (v * width_ + thread_ == chunks_) packs[v] = pack_of(elements);
     }
   }
 
@@ -122,7 +143,8 @@ class RowRegisters {
 
  private:
   __device__ __forceinline__ void load_word(int v, int word, unsigned& value) const {
-    if ((v * width_ + thread_) * 4 + word < whole_words_) {
+    const int index = (v * width_ + thread_) * 4 + word;
+    if (index < whole_words_ && (!kHasEdges<kRows> || index >= first_word_)) {
       value = reinterpret_cast<const unsigned*>(first_ + v * width_ * N)[word];
     }
   }
@@ -167,6 +189,8 @@ class RowRegisters {
   const x_t* end_;
   const x_t* first_;
   int chunks_;
+  bool last_;
+  int first_word_;   // in which the row begins
   int words_;        // from the one in which the row begins to that in which it ends
   int whole_words_;  // less that in which the tensor ends, where it is half a word
   unsigned shift_bits_;

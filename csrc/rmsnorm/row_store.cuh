@@ -1,4 +1,4 @@
-// Storing rows that start anywhere, in aligned packs. Device only, needs no torch.
+// Storing rows of grad_x, which is dense and our own. Device only, needs no torch.
 #pragma once
 
 #include <cstdint>
@@ -6,119 +6,94 @@
 #include "common/reduce.cuh"
 #include "rmsnorm/backward_args.cuh"
 #include "rmsnorm/pack.cuh"
+#include "rmsnorm/row_edges.cuh"
 
 namespace my_ops {
 
 // Stores the chunks of one row, v = 0, 1, ... in order.
-template <typename x_t, int kWidth, Rows kRows>
+//
+// The pack in which a row ends and the next begins is stored element by element, except between
+// rows of one warp: the lane that has its end hands it to the lane that has its beginning. With 8
+// rows of 111 columns to a warp single elements alone kept the memory pipe as busy as all the rest.
+template <typename x_t, int kWidth, int kVectors, Rows kRows>
 class RowStore {
   static constexpr int N = kChunkElements<x_t>;
-  // grad_x is dense and our own.
-  static constexpr bool kAligned = kRows != Rows::ragged;
+  static constexpr bool kMerges = kHasEdges<kRows> && kWidth < kWarpSize;
+  using Edges = RowEdges<x_t, kWidth, kVectors, kRows>;
 
  public:
-  // `exists`: false for a row beyond the last, of which nothing is stored.
-  __device__ __forceinline__ RowStore(x_t* row, const OwnedColumns& owned, bool exists)
-      : first_(row + owned.first), chunks_(exists ? owned.chunks : 0) {
-    if constexpr (!kAligned) {
-      misalignment_ = static_cast<int>(reinterpret_cast<std::uintptr_t>(first_) % kChunkBytes);
-      const int bytes = owned.columns * static_cast<int>(sizeof(x_t));
-      bytes_ = exists ? misalignment_ + bytes : 0;
+  // Of a row beyond the last nothing is stored.
+  __device__ __forceinline__ RowStore(x_t* data, int64_t row, int64_t rows, int64_t H,
+                                      const OwnedColumns& owned, int lane)
+      : owned_(owned),
+        first_(data + row * H + owned.first + lane * N),
+        lane_(lane),
+        chunks_(row < rows ? owned.chunks : 0),
+        last_(row + 1 == rows),
+        merges_(kMerges && H > N) {}
+
+  __device__ __forceinline__ void store(int v, const Pack& pack, const Edges& edges) {
+    const int index = v * kWidth + lane_;
+    if (index >= chunks_) return;
+    x_t* const address = first_ + v * kWidth * N;
+    if (!edges.at(v) || edges.whole(v)) {
+      store_pack(address, pack);
+    } else if (!merges_) {
+      store_elements(address, pack, edges.elements(v));
+    } else {
+      *(v == 0 && lane_ == 0 ? edges.begin_place(lane_) : edges.end_place(lane_)) = pack;
     }
   }
 
-  __device__ __forceinline__ void store(int v, const Pack& pack) {
-    const int lane = threadIdx.x % kWidth;
-    const int index = v * kWidth + lane;
-    if constexpr (kAligned) {
-      if (index < chunks_) store_pack(first_ + index * N, pack);
-    } else {
-      // The 16 bytes that begin `misalignment_` before chunk `index`.
-      unsigned char* place = reinterpret_cast<unsigned char*>(first_ + index * N) - misalignment_;
-      const Pack moved = moved_back(pack);
-      if (index >= chunks_) return;
-      const int begin = index == 0 ? misalignment_ : 0;
-      const int end = bytes_ - index * kChunkBytes;
-      if (begin == 0 && end >= kChunkBytes) {
-        store_pack(place, moved);
-      } else {
-        store_bytes(place, moved, begin, end);
+  // After the chunks. All threads of a warp.
+  __device__ __forceinline__ void finish(const Edges& edges) {
+    if constexpr (kMerges) {
+      __syncwarp();
+      const int group_lane = threadIdx.x % kWarpSize - lane_;  // the group's first
+      const int last = owned_.chunks - 1;
+      if (merges_ && chunks_ > 0 && lane_ == 0 && owned_.begin > 0) {
+        const Pack begin = *edges.begin_place(0);
+        if (group_lane > 0) {
+          store_pack(first_, edges.merged(begin, *edges.end_place(kWidth)));
+        } else {
+          store_elements(first_, begin, edges.elements(0));
+        }
       }
-      // After the last chunk what is left of it.
-      if (index == chunks_ - 1 && end > kChunkBytes) {
-        const Pack rest = straddling_pack(pack, pack, kChunkBytes - misalignment_);
-        store_bytes(place + kChunkBytes, rest, 0, end - kChunkBytes);
+      const bool nobody_after = last_ || group_lane == kWarpSize - kWidth;
+      if (merges_ && chunks_ > 0 && nobody_after && lane_ == 1 && owned_.columns % N != 0) {
+        store_elements(first_ + (last - 1) * N, *edges.end_place(1),
+                       (1u << owned_.columns % N) - 1);
       }
+      __syncwarp();
     }
   }
 
  private:
-  // The last `misalignment_` bytes of the chunk before this one, then the first of this one.
-  __device__ __forceinline__ Pack moved_back(const Pack& pack) {
-    Pack sent = pack;
-    if (threadIdx.x % kWidth == kWidth - 1) sent = last_;
-    last_ = pack;
-    if constexpr (kWidth < kWarpSize) {
-      const Pack low = {word_before(sent.x), word_before(sent.y), word_before(sent.z),
-                        word_before(sent.w)};
-      return misalignment_ == 0 ? pack : straddling_pack(low, pack, kChunkBytes - misalignment_);
-    } else {  // the lanes agree about the row, so a branch for each number of words is cheaper
-      if (misalignment_ == 0) return pack;
-      if (misalignment_ < 4) return moved_back_by<0>(sent, pack);
-      if (misalignment_ < 8) return moved_back_by<1>(sent, pack);
-      return misalignment_ < 12 ? moved_back_by<2>(sent, pack) : moved_back_by<3>(sent, pack);
-    }
-  }
-
-  // By so many whole words and the bits that remain.
-  template <int kWords>
-  __device__ __forceinline__ Pack moved_back_by(const Pack& sent, const Pack& pack) const {
-    constexpr bool kHalves = sizeof(x_t) < sizeof(unsigned);
-    constexpr int kFromBefore = kWords + (kHalves ? 1 : 0);
-    unsigned words[8] = {sent.x, sent.y, sent.z, sent.w, pack.x, pack.y, pack.z, pack.w};
-#pragma unroll
-    for (int i = 4 - kFromBefore; i < 4; ++i) words[i] = word_before(words[i]);
-    const int bits = misalignment_ % 4 * 8;
-    unsigned moved[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      moved[i] = words[4 + i - kWords];
-      if constexpr (kHalves) moved[i] = __funnelshift_l(words[3 + i - kWords], moved[i], bits);
-    }
-    return {moved[0], moved[1], moved[2], moved[3]};
-  }
-
-  // What the lane of the chunk before this one sends.
-  __device__ __forceinline__ static unsigned word_before(unsigned word) {
-    return __shfl_sync(0xffffffffu, word, threadIdx.x - 1, kWidth);
-  }
-
-  // Bytes [begin, end) of the 16 at `place`; those around them belong to other rows.
-  __device__ __forceinline__ static void store_bytes(unsigned char* place, const Pack& pack,
-                                                     int begin, int end) {
+  __device__ __forceinline__ static void store_elements(x_t* address, const Pack& pack,
+                                                        unsigned elements) {
     const unsigned words[4] = {pack.x, pack.y, pack.z, pack.w};
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (begin <= 4 * i && 4 * i + 4 <= end) reinterpret_cast<unsigned*>(place)[i] = words[i];
-    }
-    if constexpr (sizeof(x_t) < sizeof(unsigned)) {
-      const auto store_half = [&](int byte) {
-        const unsigned low = byte & 4 ? words[1] : words[0];
-        const unsigned high = byte & 4 ? words[3] : words[2];
-        const unsigned word = byte & 8 ? high : low;
-        *reinterpret_cast<unsigned short*>(place + byte) =
-            static_cast<unsigned short>(byte & 2 ? word >> 16 : word);
-      };
-      if (begin % 4 != 0) store_half(begin);
-      if (end < kChunkBytes && end % 4 != 0) store_half(end - 2);
+    for (int j = 0; j < N; ++j) {
+      if ((elements >> j & 1) == 0) continue;
+      if constexpr (sizeof(x_t) == 2) {
+        reinterpret_cast<unsigned short*>(address)[j] =
+            static_cast<unsigned short>(words[j / 2] >> (j % 2 * 16));
+      } else {
+        constexpr int kWords = sizeof(x_t) / sizeof(unsigned);
+#pragma unroll
+        for (int i = j * kWords; i < (j + 1) * kWords; ++i) {
+          reinterpret_cast<unsigned*>(address)[i] = words[i];
+        }
+      }
     }
   }
 
+  const OwnedColumns& owned_;
   x_t* const first_;
+  const int lane_;
   const int chunks_;
-  int misalignment_;  // of the first chunk, in bytes
-  int bytes_;         // to be stored and before the first
-  Pack last_ = {};
+  const bool last_;
+  const bool merges_;  // not where a row may begin and end in one chunk
 };
 
 }  // namespace my_ops
