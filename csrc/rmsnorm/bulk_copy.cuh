@@ -79,4 +79,11 @@ __device__ __forceinline__ void copy_bulk(void* shared, const void* global, int 
       : "memory");
 }
 
+// Has the L2 cache ask for `bytes`. Nothing is read: what others still write there is seen later.
+__device__ __forceinline__ void prefetch_bulk(const void* global, int bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(bytes));
+#endif
+}
+
 }  // namespace my_ops

@@ -26,6 +26,7 @@ struct ForwardArgs {
   double weight_offset;
   bool round_before_weight;  // to x_t, as Hugging Face's Llama does
   OutputType output_type;
+  bool few_blocks;   // so few that the kernel in front of this one is as long
   int slices;        // blocks that share a row
   int slice_chunks;  // chunks of a row in each of them
 };

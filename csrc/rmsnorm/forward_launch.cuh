@@ -93,6 +93,11 @@ inline ForwardConfig forward_config(int64_t H, int64_t packs, const DeviceLimits
   return {ForwardKind::staged, 0, 0, slices * kWantedPacks < packs ? 512 : 256, slices};
 }
 
+// Blocks of one row each that start, and prefetch, while the kernel in front still stores: two on
+// each multiprocessor of an H200. 256 rows of 4096 in 2.31 us instead of 2.56, of 8192 in 3.42
+// instead of 3.67; but 512 rows of 4096 in 3.79 instead of 3.39.
+constexpr int64_t kFewBlocks = 264;
+
 template <typename x_t, typename w_t>
 cudaError_t launch_forward_kernel(void (*kernel)(ForwardArgs<x_t, w_t>),
                                   const ForwardArgs<x_t, w_t>& args, const ForwardConfig& config,
@@ -152,6 +157,7 @@ cudaError_t launch_forward_access(ForwardArgs<x_t, w_t> args, const ForwardConfi
   args.inverse_H = 1.0 / static_cast<double>(args.H);
   args.slices = config.slices;
   args.slice_chunks = static_cast<int>((chunks + config.slices - 1) / config.slices);
+  args.few_blocks = args.rows * config.slices <= kFewBlocks;
   if (config.kind == ForwardKind::registers) {
     return launch_forward_kernel(forward_register_kernel<x_t, w_t, kAccess>(config), args, config,
                                  0, stream);
