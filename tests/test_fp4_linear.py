@@ -172,6 +172,28 @@ def test_x_of_any_layout(device, format):
         assert torch.equal(my_ops.fp4_linear(odd, q), my_ops.fp4_linear(odd.contiguous(), q))
 
 
+@pytest.mark.cuda
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize(("M", "K", "N"), [(250, 2064, 8190), (600, 576, 16390), (513, 640, 16385)])
+def test_many_rows_of_any_layout(format, dtype, M, K, N):
+    """Products of tiles of 256 rows: with sums of two blocks, with x for two blocks."""
+    q = my_ops.fp4_quantize(torch.randn(N, K, device="cuda"), format)
+    x = torch.randn(M, K, device="cuda", dtype=dtype)
+    y = my_ops.fp4_linear(x, q)
+    assert_linear(y, x.double(), values(q))
+    strided = torch.empty(M, K + 16, device="cuda", dtype=dtype)[:, 8:-8].copy_(x)
+    odd = torch.empty(M, K + 3, device="cuda", dtype=dtype)[:, 1:-2].copy_(x)
+    for view in (strided, odd, x.t().contiguous().t()):
+        assert torch.equal(my_ops.fp4_linear(view, q), y)
+    assert torch.equal(my_ops.fp4_linear(x[:1].expand(M, K), q), y[:1].expand(M, N))
+    nan = my_ops.FP4Tensor(q.packed, q.scale_bytes.clone(), q.amax, format, K, torch.float32)
+    nan.scale_bytes[7, 3] = 0x7F if format == "nvfp4" else 0xFF
+    with_nan = my_ops.fp4_linear(x, nan)
+    assert with_nan[:, 7].isnan().all()
+    assert_linear(with_nan[:, 8:], x.double(), values(q)[8:])
+
+
 @pytest.mark.parametrize(("M", "K", "N"), [(0, 32, 4), (4, 32, 0), (5, 0, 7)])
 def test_empty(device, M, K, N):
     x = torch.randn(M, K, device=device, requires_grad=True)

@@ -68,6 +68,23 @@ __device__ __forceinline__ T load_at_rank(uint32_t address, int rank) {
   return value;
 }
 
+// Where that lies in the addresses of the cluster.
+__device__ __forceinline__ uint32_t address_at_rank(uint32_t address, int rank) {
+  uint32_t remote = 0;
+#if __CUDA_ARCH__ >= 900
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(address), "r"(rank));
+#endif
+  return remote;
+}
+
+__device__ __forceinline__ void store_remote(uint32_t remote, float4 value) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(remote), "f"(value.x),
+               "f"(value.y), "f"(value.z), "f"(value.w)
+               : "memory");
+#endif
+}
+
 // The same at the address of `mine`.
 template <typename T>
 __device__ __forceinline__ T load_at_rank(const T* mine, int rank) {

@@ -108,6 +108,15 @@ __device__ __forceinline__ void nvfp4_scale_pairs(uint32_t bytes, float factor,
   }
 }
 
+// The two scales of 32 codes as one pair.
+template <typename scalar_t>
+__device__ __forceinline__ uint32_t nvfp4_scales(uint32_t bytes, float factor) {
+  const __half2_raw raw = __nv_cvt_fp8x2_to_halfraw2(static_cast<uint16_t>(bytes), __NV_E4M3);
+  if constexpr (std::is_same_v<scalar_t, __half>) return raw.x | raw.y << 16;
+  const float2 scales = __half22float2(__half2(raw));
+  return pack_pair(__nv_bfloat16{}, scales.x * factor, scales.y * factor);
+}
+
 // E8M0: float16 takes 2^9 times the scale.
 __device__ __forceinline__ bool e8m0_fits(__half, uint32_t byte) { return byte - 109u <= 24u; }
 __device__ __forceinline__ bool e8m0_fits(__nv_bfloat16, uint32_t byte) { return byte <= 128u; }

@@ -1,7 +1,10 @@
-// fp4_matmul on Hopper's tensor cores: makes the image of x and launches the fused kernel.
+// fp4_matmul on Hopper's tensor cores: brings x into a form that the kernel takes and launches the
+// fused kernel.
 #include "common/launch.cuh"
+#include "common/sm90_tensor_map.h"
 #include "fp4_matmul/fp4_fused.h"
 #include "fp4_matmul/fp4_operands.cuh"
+#include "fp4_matmul/fp4_widen.cuh"
 #include "fp4_matmul/fused_kernel.cuh"
 #include "fp4_matmul/fused_plan.h"
 #include "fp4_matmul/x_image.cuh"
@@ -11,23 +14,24 @@ namespace {
 
 // Stages and slots fill shared memory. Two warpgroups that share a row's steps take turns by
 // themselves, so one set of operands each is enough: 24.5 us at 64 rows of x, 8192 x 8192, against
-// 25.2 with two, for which there are few registers.
+// 25.2 with two, for which there are few registers. With 128 rows and operands of four
+// instructions in work 29.6 us, with those of two 30.5.
 template <typename scalar_t, Fp4Format kFormat, bool kRagged>
 struct FusedTiles {
   using Tokens16 = FusedTile<scalar_t, kFormat, 16, 256, 6, 3, 2, 1, kRagged>;
   using Tokens32 = FusedTile<scalar_t, kFormat, 32, 128, 8, 3, 2, 1, kRagged>;
   using Tokens64 = FusedTile<scalar_t, kFormat, 64, 128, 6, 3, 1, 1, kRagged>;
-  using Tokens128 = FusedTile<scalar_t, kFormat, 128, 128, 4, 4, 1, 2, kRagged>;
+  using Tokens128 = FusedTile<scalar_t, kFormat, 128, 128, 5, 2, 2, 2, kRagged>;
   using Tokens256 = FusedTile<scalar_t, kFormat, 256, 64, 5, 3, 1, 2, kRagged>;
 };
 
 FusedPlan plan_for(const Fp4FactorView& b, const TensorView& y) {
-  const int code_alignment = rows_are_ragged(b.depth(), fp4_block_size(b.format)) ? 8 : 16;
-  const bool aligned = starts_at_multiple_of(b.packed.const_data_ptr(), 0, code_alignment) &&
+  const bool ragged = rows_are_ragged(b.depth(), fp4_block_size(b.format));
+  const bool aligned = starts_at_multiple_of(b.packed.const_data_ptr(), 0, ragged ? 8 : 16) &&
                        starts_at_multiple_of(b.scale.const_data_ptr(), 0, 4);
   if (!b.contracts_cols || !aligned) return {};
   const int sms = current_device_properties().multiProcessorCount;
-  const FusedPlan plan = plan_fused(y.size(0), y.size(1), b.depth(), sms);
+  const FusedPlan plan = plan_fused(y.size(0), y.size(1), b.depth(), ragged, sms);
   using AnyTile = FusedTiles<__half, Fp4Format::nvfp4, false>::Tokens256;
   static const bool available = runs_wgmma(fp4_fused_kernel<AnyTile>, AnyTile::kThreads);
   return available ? plan : FusedPlan{};
@@ -51,11 +55,12 @@ void launch_tile(FusedArguments args, const FusedPlan& plan) {
   args.row_tiles = static_cast<int>(ceil_div(out.N, int64_t{kFusedRows}));
   args.token_tiles = static_cast<int>(ceil_div(out.M, int64_t{Tile::kTokens}));
   args.splits = plan.splits;
+  args.sharers = plan.sharers;
   args.pairs = out.type != DenseType::float32 && out.col_stride == 1 && out.N % 2 == 0 &&
                starts_at_multiple_of(out.data, out.row_stride * 2, 4);
-  args.direct = args.pairs && plan.splits * Tile::kDepthGroups == 1;
-  launch_with({static_cast<unsigned>(plan.splits), true}, fp4_fused_kernel<Tile>, plan.blocks,
-              Tile::kThreads, Tile::kSharedBytes, args);
+  args.direct = plan.splits * Tile::kDepthGroups == 1;
+  launch_with({static_cast<unsigned>(plan.splits * plan.sharers), true}, fp4_fused_kernel<Tile>,
+              plan.blocks, Tile::kThreads, Tile::kSharedBytes, args);
 }
 
 template <typename Tiles>
@@ -87,6 +92,65 @@ FusedArguments fused_arguments(const Fp4FactorView& b, const ProductOutput& out)
   return args;
 }
 
+// Has the copy engine read x, its elements in their own order.
+bool map_x(FusedArguments& args, const void* x, int64_t row_stride, const FusedPlan& plan) {
+  return encode_tensor_map(args.x_map, x, args.out.M, args.out.K, row_stride,
+                           plan.tokens / plan.sharers);
+}
+
+// Memory of 16-bit elements for an x that the copy engine can read.
+OwnedTensor empty_rows(const FusedArguments& args) {
+  return OwnedTensor::empty(args.out.M * args.out.K * 2, ScalarType::Byte);
+}
+
+// Makes args.x ready for the kernel, in `memory` where it cannot be read as it lies. False where
+// the copy engine cannot be told how it lies.
+bool bring_dense(FusedArguments& args, OwnedTensor& memory, const TensorView& y,
+                 const Fp4FactorView& b, const FusedPlan& plan) {
+  const DenseRows& x = args.x;
+  const int64_t K = args.out.K;
+  if (fused_takes_rows(plan.tokens) && x.vectors) return true;
+  if (!plan.takes_map) {
+    ImageLayout layout;
+    memory = empty_image(y, b, plan, layout);
+    args.image = layout.image;
+    launch_with({1, true}, dense_image_kernel, static_cast<unsigned>(layout.blocks()),
+                kImageThreads, 0, layout, x);
+    return true;
+  }
+  if (x.vectors && x.row_stride >= K) return map_x(args, x.data, x.row_stride, plan);
+  memory = empty_rows(args);
+  auto* const rows = memory.data_ptr<uint4>();
+  const int64_t chunks = args.out.M * (K / 8);
+  launch_with({1, true}, dense_rows_kernel,
+              static_cast<unsigned>(ceil_div(chunks, int64_t{kImageThreads})), kImageThreads, 0,
+              rows, chunks, static_cast<int>(K), x);
+  return map_x(args, rows, K, plan);
+}
+
+// x in FP4, whose 16-bit form the tensor cores take: float16 holds NVFP4's, bfloat16 MXFP4's.
+template <typename scalar_t, Fp4Format kFormat>
+bool launch_packed(FusedArguments args, const Fp4FactorView& x, const TensorView& y,
+                   const Fp4FactorView& b, const FusedPlan& plan) {
+  ImageLayout layout;
+  OwnedTensor memory;
+  if (plan.takes_map) {
+    if (!can_widen(x)) return false;
+    memory = empty_rows(args);
+    auto* const wide = memory.data_ptr<scalar_t>();
+    if (!map_x(args, wide, args.out.K, plan)) return false;
+    widen(x, wide);
+  } else {
+    memory = empty_image(y, b, plan, layout);
+    args.image = layout.image;
+    const PackedRows rows{x.packed.const_data_ptr<uint8_t>(), x.scale.const_data_ptr<uint8_t>()};
+    launch_with({1, true}, packed_image_kernel<kFormat>, static_cast<unsigned>(layout.blocks()),
+                kImageThreads, 0, layout, rows);
+  }
+  launch_fused<scalar_t, kFormat>(args, plan);
+  return true;
+}
+
 }  // namespace
 
 bool fp4_fused_dense(const TensorView& x, const Fp4FactorView& b, const TensorView& bias,
@@ -97,19 +161,13 @@ bool fp4_fused_dense(const TensorView& x, const Fp4FactorView& b, const TensorVi
   const bool vectors = x.stride(1) == 1 && starts_at_multiple_of(data, x.stride(0) * 2, 16);
   auto args = fused_arguments(b, product_output(y, b.depth(), bias));
   args.x = {data, x.stride(0), x.stride(1), vectors};
+  OwnedTensor memory;
+  if (!bring_dense(args, memory, y, b, plan)) return false;
   const bool half = x.scalar_type() == ScalarType::Half, nvfp4 = b.format == Fp4Format::nvfp4;
   if (half && !nvfp4) {
     args.misfits.count = plan.blocks * fused_warps(plan.tokens);
     misfits = OwnedTensor::empty(args.misfits.count, ScalarType::Int);
     args.misfits.flags = misfits.data_ptr<int>();
-  }
-  ImageLayout layout;
-  OwnedTensor image;
-  if (!vectors || plan.tokens > kMaxTokensFromRows) {
-    image = empty_image(y, b, plan, layout);
-    args.image = layout.image;
-    launch_with({1, true}, dense_image_kernel, static_cast<unsigned>(layout.blocks()),
-                kImageThreads, 0, layout, args.x);
   }
   if (half) {
     nvfp4 ? launch_fused<__half, Fp4Format::nvfp4>(args, plan)
@@ -127,24 +185,13 @@ bool fp4_fused_packed(const Fp4FactorView& x, const Fp4FactorView& b, const Tens
       !starts_at_multiple_of(x.packed.const_data_ptr(), 0, 4)) {
     return false;
   }
-  ImageLayout layout;
-  const auto image = empty_image(y, b, plan, layout);
-  const PackedRows rows{x.packed.const_data_ptr<uint8_t>(), x.scale.const_data_ptr<uint8_t>()};
   auto args = fused_arguments(b, product_output(y, b.depth(), TensorView()));
-  args.image = layout.image;
-  const auto blocks = static_cast<unsigned>(layout.blocks());
-  if (b.format == Fp4Format::nvfp4) {
-    args.x_amax = x.amax.const_data_ptr<float>();
-    args.x_is_nvfp4 = true;
-    launch_with({1, true}, packed_image_kernel<Fp4Format::nvfp4>, blocks, kImageThreads, 0, layout,
-                rows);
-    launch_fused<__half, Fp4Format::nvfp4>(args, plan);
-  } else {
-    launch_with({1, true}, packed_image_kernel<Fp4Format::mxfp4>, blocks, kImageThreads, 0, layout,
-                rows);
-    launch_fused<__nv_bfloat16, Fp4Format::mxfp4>(args, plan);
+  if (b.format == Fp4Format::mxfp4) {
+    return launch_packed<__nv_bfloat16, Fp4Format::mxfp4>(args, x, y, b, plan);
   }
-  return true;
+  args.x_amax = x.amax.const_data_ptr<float>();
+  args.x_is_nvfp4 = true;
+  return launch_packed<__half, Fp4Format::nvfp4>(args, x, y, b, plan);
 }
 
 }  // namespace my_ops

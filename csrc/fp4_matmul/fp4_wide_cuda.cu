@@ -5,9 +5,9 @@
 #include "fp4_matmul/find_misfits.cuh"
 #include "fp4_matmul/fp4_operands.cuh"
 #include "fp4_matmul/fp4_wide.h"
+#include "fp4_matmul/fp4_widen.cuh"
 #include "fp4_matmul/wide_kernel.cuh"
 #include "fp4_matmul/wide_plan.h"
-#include "fp4_matmul/widen_kernel.cuh"
 
 namespace my_ops {
 namespace {
@@ -17,20 +17,6 @@ struct WideTiles {
   using Wide = WideTile<scalar_t, 256, 4, kX>;
   using Narrow = WideTile<scalar_t, 128, 6, kX>;
 };
-
-template <typename scalar_t>
-void widen(const Fp4FactorView& b, scalar_t* wide) {
-  const WidenArguments args{b.packed.const_data_ptr<uint32_t>(),
-                            b.scale.const_data_ptr<uint8_t>(),
-                            b.amax.const_data_ptr<float>(),
-                            reinterpret_cast<uint4*>(wide),
-                            static_cast<uint32_t>(b.rows * (b.cols / 8)),
-                            static_cast<uint32_t>(b.cols / 8),
-                            static_cast<uint32_t>(b.scale.size(1))};
-  launch(b.format == Fp4Format::nvfp4 ? widen_kernel<scalar_t, Fp4Format::nvfp4>
-                                      : widen_kernel<scalar_t, Fp4Format::mxfp4>,
-         ceil_div(args.words, uint32_t{kWidenThreads * kWidenWords}), kWidenThreads, 0, args);
-}
 
 // False where the copy engine cannot be told how an operand lies.
 template <typename Tile>

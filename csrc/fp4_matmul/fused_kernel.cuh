@@ -1,6 +1,6 @@
 // y = x * Wq^T for many rows of x on Hopper's tensor cores: the weight goes from its codes straight
-// into the registers of wgmma's operand A; x is operand B in shared memory, in the order in which
-// codes are decoded. Device only, sm_90a, needs no torch.
+// into the registers of wgmma's operand A; x is operand B in shared memory, in its own order or in
+// that of decoded codes. Device only, sm_90a, needs no torch.
 //
 // Four producer warps bring x (fused_produce.cuh); every consumer warp brings the codes and scales
 // of its own 16 rows (WeightRing), 256 along K in a step. The two words that a lane decodes are the
@@ -20,16 +20,24 @@ namespace my_ops {
 // The first of a warp's 16 rows of the weight in a tile. The last ones overlap those before where N
 // is not a multiple of 16; both write the same.
 template <typename Tile>
-__device__ __forceinline__ int warp_row(const FusedArguments& args, int work, int warp) {
-  return min(work / args.token_tiles * Tile::kRows + warp % Tile::kRowWarps * 16,
+__device__ __forceinline__ int warp_row(const FusedArguments& args, int work, int warp, int rank) {
+  const int row_tile =
+      args.sharers > 1 ? work / args.token_tiles * args.sharers + rank : work / args.token_tiles;
+  return min(row_tile * Tile::kRows + warp % Tile::kRowWarps * 16,
              static_cast<int>(args.out.N) - 16);
+}
+
+// Tiles of all rows and tokens, for a cluster.
+__device__ __forceinline__ int cluster_tiles(const FusedArguments& args) {
+  return (args.row_tiles + args.sharers - 1) / args.sharers * args.token_tiles;
 }
 
 template <typename Tile>
 __device__ __forceinline__ void start_ring(const FusedArguments& args, WeightRing<Tile>& ring,
-                                           int work, int warp, int first_step, int steps) {
+                                           int work, int warp, int rank, int first_step,
+                                           int steps) {
   const int group = warp / Tile::kRowWarps;
-  ring.aim(warp_row<Tile>(args, work, warp), first_step + group,
+  ring.aim(warp_row<Tile>(args, work, warp, rank), first_step + group,
            (steps - group + Tile::kDepthGroups - 1) / Tile::kDepthGroups);
 #pragma unroll
   for (int i = 0; i < Tile::kSlots - 1; ++i) ring.fetch();
@@ -49,7 +57,7 @@ __device__ __forceinline__ void consume(const FusedArguments& args, uint8_t* sha
 
   int first_position = 0;
   bool misfits = false;
-  const int works = args.row_tiles * args.token_tiles;
+  const int works = cluster_tiles(args);
   for (int work = first_work; work < works; work += next_work, first_position += steps) {
     float sums[Tile::kAccumulators];
 #pragma unroll
@@ -61,27 +69,37 @@ __device__ __forceinline__ void consume(const FusedArguments& args, uint8_t* sha
       misfits |=
           multiply<Tile, 1>(sums, ring, base, barriers, first_position, steps, weight.scale_factor);
     }
-    const StripWriter writer(args.out, scale, warp_row<Tile>(args, work, warp));
-    if (work + next_work < works) start_ring(args, ring, work + next_work, warp, first_step, steps);
+    const StripWriter writer(args.out, scale, warp_row<Tile>(args, work, warp, rank));
+    if (work + next_work < works)
+      start_ring(args, ring, work + next_work, warp, rank, first_step, steps);
 
     const int64_t first_token = int64_t{work % args.token_tiles} * Tile::kTokens;
     const auto strip = [&](int j) {
       return make_float4(sums[4 * j], sums[4 * j + 1], sums[4 * j + 2], sums[4 * j + 3]);
     };
-    if (args.direct) {
+    if (args.direct && args.pairs) {
       with_pair_type(args.out, [&](auto type) {
 #pragma unroll
         for (int j = 0; j < Tile::kStrips; ++j) {
           writer.template store_pairs<decltype(type)>(first_token + 8 * j, strip(j));
         }
       });
+    } else if (args.direct) {
+#pragma unroll
+      for (int j = 0; j < Tile::kStrips; ++j) writer.store(first_token + 8 * j, strip(j));
+    } else if constexpr (Tile::kDepthGroups == 1) {
+      exchange_and_store<Tile>(args, base, rank, first_token, sums, writer);
     } else {
       asm volatile("bar.sync 1, %0;" ::"n"(Tile::kConsumers) : "memory");  // x is all read
       float4* const mine = reinterpret_cast<float4*>(shared) + threadIdx.x;
 #pragma unroll
       for (int j = 0; j < Tile::kStrips; ++j) mine[j * Tile::kConsumers] = strip(j);
       sync_roles<Tile>(args.splits > 1);
-      add_and_store<Tile>(args, base, rank, first_token, writer);
+      if (args.splits == 2) {
+        add_and_store<Tile, 2>(args, base, rank, first_token, writer);
+      } else {
+        add_and_store<Tile, 1>(args, base, rank, first_token, writer);
+      }
       sync_roles<Tile>(args.splits > 1);
     }
   }
@@ -100,51 +118,63 @@ __launch_bounds__(Tile::kThreads, 1)
 #else
 __launch_bounds__(32)  // no body: the host can tell
 #endif
-    fp4_fused_kernel(const FusedArguments args) {
+    fp4_fused_kernel(const __grid_constant__ FusedArguments args) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) uint8_t shared[];
   const bool from_rows = Tile::kTakesRows && args.image == nullptr;
   // Until the kernel that makes the image is done, only the weight may be touched. Without one the
   // kernel in front is anyone's, and may be the one that writes the weight. The next kernel starts
   // early where it is one like this: blocks that make an image would gather on the few idle SMs.
-  if (from_rows) {
+  if (args.image == nullptr) {
     let_next_kernel_start();
     wait_for_previous_kernel();
   }
 
   const uint32_t base = shared_address(shared);
+  const int cluster = args.splits * args.sharers;
+  const int rank = blockIdx.x % cluster;
+  const int first_work = blockIdx.x / cluster, next_work = gridDim.x / cluster;
+  const int split = args.splits > 1 ? rank : 0;
+  const int first_step = static_cast<int>(int64_t{args.steps} * split / args.splits);
+  const int end_step = static_cast<int>(int64_t{args.steps} * (split + 1) / args.splits);
   const FusedBarriers<Tile> barriers{base + Tile::kBarriers,
-                                     base + Tile::kBarriers + Tile::kStages * 8};
-  const int rank = blockIdx.x % args.splits;
-  const int first_work = blockIdx.x / args.splits, next_work = gridDim.x / args.splits;
-  const int first_step = static_cast<int>(int64_t{args.steps} * rank / args.splits);
-  const int end_step = static_cast<int>(int64_t{args.steps} * (rank + 1) / args.splits);
+                                     base + Tile::kBarriers + Tile::kStages * 8, args.sharers,
+                                     args.sharers > 1 ? 0 : rank};
   // By way of a shuffle: the compiler then knows that a warp takes one branch, and leaves what is
   // the same for all lanes in uniform registers, a tenth of the loop's instructions.
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
 
   WeightRing<Tile> ring{args, base + Tile::kRings + warp * Tile::kSlots * Tile::kSlotBytes};
   if (warp < Tile::kConsumers / 32) {
-    start_ring(args, ring, first_work, warp, first_step, end_step - first_step);
+    start_ring(args, ring, first_work, warp, rank, first_step, end_step - first_step);
   } else if (threadIdx.x == Tile::kConsumers) {
     for (int stage = 0; stage < Tile::kStages; ++stage) {
       sm90::init_barrier(barriers.full + stage * 8, from_rows ? kProducers / 32 : 1);
-      sm90::init_barrier(barriers.empty + stage * 8, Tile::kRowWarps);
+      sm90::init_barrier(barriers.empty + stage * 8, Tile::kRowWarps * args.sharers);
     }
     sm90::fence_barrier_init();
   }
-  __syncthreads();
+  if (Tile::kTakesMap && args.sharers > 1) {
+    sm90::sync_cluster();
+  } else {
+    __syncthreads();
+  }
   wait_for_previous_kernel();
 
   if (warp >= Tile::kConsumers / 32) {
     if constexpr (!Tile::kTakesRows) sm90::release_registers<24>();
     StageCursor<Tile> cursor(0);
-    for (int work = first_work; work < args.row_tiles * args.token_tiles; work += next_work) {
+    const int works = cluster_tiles(args);
+    for (int work = first_work; work < works; work += next_work) {
       const StageRange range{first_step, end_step, work % args.token_tiles};
       if constexpr (Tile::kTakesRows) {
         if (from_rows) produce_from_rows<Tile>(args, base, barriers, range, cursor);
       }
-      if (!from_rows) produce_from_image<Tile>(args, base, barriers, range, cursor);
+      if constexpr (Tile::kTakesMap) {
+        produce_from_map<Tile>(args, base, barriers, range, cursor, rank);
+      } else if (!from_rows) {
+        produce_from_image<Tile>(args, base, barriers, range, cursor);
+      }
       __syncwarp();
       if (!args.direct) {
         // The stages hold sums until every block of the cluster has added its share.
@@ -158,6 +188,8 @@ __launch_bounds__(32)  // no body: the host can tell
     consume<Tile>(args, shared, base, barriers, warp, ring, first_step, end_step - first_step,
                   first_work, next_work, rank);
   }
+  // The other block may still send here.
+  if (Tile::kTakesMap && args.sharers > 1) sm90::sync_cluster();
 #endif
 }
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "common/sm90_mbarrier.cuh"
-#include "fp4_matmul/fused_step.cuh"
+#include "fp4_matmul/fused_natural.cuh"
 #include "fp4_matmul/wgmma_registers.cuh"
 
 namespace my_ops {
@@ -23,24 +23,43 @@ __device__ __forceinline__ bool multiply(float (&sums)[Tile::kAccumulators], Wei
   uint32_t fragments[kBuffers][2 * kWords][4];  // buffer, instruction
   StageCursor<Tile> cursor((first_position + kDepthGroup) * kStagesOfStep);
   int held = -1;  // the stage before
-  bool misfits = false;
+  std::conditional_t<Tile::kTakesMap, NaturalHalfStep<Tile>, HalfStep<Tile>> words(scale_factor);
+  uint32_t slot = 0;
+  if constexpr (Tile::kLoadsAhead) {
+    slot = ring.next();
+    words.load(slot, 0, 0, ring.shift);
+  }
 #pragma unroll 1
   for (int step = kDepthGroup; step < steps; step += Tile::kDepthGroups) {
-    const uint32_t slot = ring.next();
     uint32_t tile = 0;
+    if constexpr (!Tile::kLoadsAhead) {
+      slot = ring.next();
+      words.load(slot, 0, 0, ring.shift);
+    }
+    ring.fetch();
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      HalfStep<Tile> words(slot, half, ring.shift, scale_factor);
-      misfits |= words.misfits;
-      if (half == 0) ring.fetch();
 #pragma unroll
       for (int p = 0; p < 4 / kWords; ++p) {
         const int group = (4 / kWords * half + p) % kGroupsOfStage;  // of the stage
         auto& operands = fragments[p % kBuffers];
         sm90::wgmma_wait<kBuffers - 1>();  // the products that read these registers
         if (group == kBuffers - 1 && held >= 0) barriers.release(held);
+        if (p == 0) words.begin();
 #pragma unroll
-        for (int i = 0; i < kWords; ++i) words.decode_words(p * kWords + i, operands + 2 * i);
+        for (int i = 0; i < kWords; ++i) {
+          const int w = p * kWords + i;
+          words.decode_word(w, operands + 2 * i);
+          // The next ones, while the tensor cores are at work.
+          if (w < 3) {
+            words.load(slot, half, w + 1, ring.shift);
+          } else if (half == 0) {
+            words.load(slot, 1, 0, ring.shift);
+          } else if constexpr (Tile::kLoadsAhead) {
+            slot = ring.next();
+            words.load(slot, 0, 0, ring.shift);
+          }
+        }
         if (group == 0) {
           sm90::wait_barrier(barriers.full + cursor.stage * 8, cursor.parity);
           tile = sm90::tile_address(base + cursor.stage * Tile::kStageBytes);
@@ -67,7 +86,7 @@ __device__ __forceinline__ bool multiply(float (&sums)[Tile::kAccumulators], Wei
   sm90::wgmma_wait<0>();
   sm90::wgmma_pin(sums);
   if (held >= 0) barriers.release(held);
-  return misfits;
+  return words.misfits;
 }
 
 }  // namespace my_ops

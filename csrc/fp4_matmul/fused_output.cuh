@@ -3,7 +3,7 @@
 #pragma once
 
 #include "common/sm90_cluster.cuh"
-#include "fp4_matmul/fused_tile.cuh"
+#include "fp4_matmul/fused_step.cuh"
 
 namespace my_ops {
 
@@ -98,24 +98,76 @@ __device__ __forceinline__ void sync_roles(bool in_cluster) {
 
 // Adds what all warpgroups of a row group, in all blocks of the cluster, have left in shared memory
 // and stores this thread's share of the strips.
-template <typename Tile>
+template <typename Tile, int kSplits>
 __device__ __forceinline__ void add_and_store(const FusedArguments& args, uint32_t base, int rank,
                                               int64_t first_token, const StripWriter& writer) {
+  constexpr int kParts = kSplits * Tile::kDepthGroups;
+  constexpr int kShare = (Tile::kStrips + kParts - 1) / kParts;  // of the strips
   const int row_thread = threadIdx.x % Tile::kRowThreads;
-  const int share = rank * Tile::kDepthGroups + threadIdx.x / Tile::kRowThreads;
-  const auto for_each_strip = [&](auto&& store) {
-    for (int j = share; j < Tile::kStrips; j += args.splits * Tile::kDepthGroups) {
-      float4 sum = {};
-      for (int r = 0; r < args.splits; ++r) {
+  const int first = rank * Tile::kDepthGroups + threadIdx.x / Tile::kRowThreads;
+  float4 parts[kShare][kParts];
 #pragma unroll
-        for (int d = 0; d < Tile::kDepthGroups; ++d) {
-          const int thread = d * Tile::kRowThreads + row_thread;
-          const uint32_t place = base + (j * Tile::kConsumers + thread) * 16;
-          const auto part = sm90::load_at_rank<float4>(place, r);
-          sum = {sum.x + part.x, sum.y + part.y, sum.z + part.z, sum.w + part.w};
-        }
+  for (int i = 0; i < kShare; ++i) {
+#pragma unroll
+    for (int p = 0; p < kParts; ++p) {
+      const int j = min(first + i * kParts, Tile::kStrips - 1);
+      const int thread = p % Tile::kDepthGroups * Tile::kRowThreads + row_thread;
+      parts[i][p] = sm90::load_at_rank<float4>(base + (j * Tile::kConsumers + thread) * 16,
+                                               p / Tile::kDepthGroups);
+    }
+  }
+  const auto for_each_strip = [&](auto&& store) {
+#pragma unroll
+    for (int i = 0; i < kShare; ++i) {
+      float4 sum = parts[i][0];
+#pragma unroll
+      for (int p = 1; p < kParts; ++p) {
+        const float4& part = parts[i][p];
+        sum = {sum.x + part.x, sum.y + part.y, sum.z + part.z, sum.w + part.w};
       }
-      store(first_token + 8 * j, sum);
+      const int j = first + i * kParts;
+      if (j < Tile::kStrips) store(first_token + 8 * j, sum);
+    }
+  };
+  if (args.pairs) {
+    with_pair_type(args.out, [&](auto type) {
+      for_each_strip([&](int64_t token, float4 sum) {
+        writer.template store_pairs<decltype(type)>(token, sum);
+      });
+    });
+  } else {
+    for_each_strip([&](int64_t token, float4 sum) { writer.store(token, sum); });
+  }
+}
+
+// Two blocks of a cluster have a part of every sum: each sends what the other one stores, every
+// second strip, and adds what it gets.
+template <typename Tile>
+__device__ __forceinline__ void exchange_and_store(const FusedArguments& args, uint32_t base,
+                                                   int rank, int64_t first_token,
+                                                   const float (&sums)[Tile::kAccumulators],
+                                                   const StripWriter& writer) {
+  constexpr int kPitch = Tile::kConsumers * 16;
+  const uint32_t place = base + threadIdx.x * 16;
+  const auto strip = [&](int i, bool odd) {
+    const int even = 8 * i;
+    return odd ? make_float4(sums[even + 4], sums[even + 5], sums[even + 6], sums[even + 7])
+               : make_float4(sums[even], sums[even + 1], sums[even + 2], sums[even + 3]);
+  };
+  sm90::sync_cluster();  // nobody reads x any more
+  const uint32_t remote = sm90::address_at_rank(place, rank ^ 1);
+#pragma unroll
+  for (int i = 0; i < Tile::kStrips / 2; ++i)
+    sm90::store_remote(remote + i * kPitch, strip(i, rank == 0));
+  sm90::sync_cluster();
+  const auto for_each_strip = [&](auto&& store) {
+#pragma unroll
+    for (int i = 0; i < Tile::kStrips / 2; ++i) {
+      const float4 mine = strip(i, rank == 1);
+      const uint4 words = load_shared16(place + i * kPitch);
+      store(first_token + 8 * (2 * i + rank),
+            make_float4(mine.x + bits_float(words.x), mine.y + bits_float(words.y),
+                        mine.z + bits_float(words.z), mine.w + bits_float(words.w)));
     }
   };
   if (args.pairs) {

@@ -12,8 +12,11 @@ namespace my_ops {
 
 struct FusedPlan {
   int tokens = 0;  // rows of x in a tile: 16 to 256; 0: the kernel is not for this product
-  int splits = 1;  // blocks of a cluster, each with a part of K
+  // Blocks of a cluster: each with a part of K, or each with rows of the weight of its own and a
+  // share of the copies of x, for both.
+  int splits = 1, sharers = 1;
   int blocks = 0;
+  bool takes_map = false;
 };
 
 constexpr int kFusedRows = 128;   // of the weight, in every tile
@@ -23,10 +26,17 @@ constexpr int kFusedDepth = 256;  // of K, in a step
 // there are no registers for them.
 constexpr int fused_depth_groups(int tokens) { return tokens <= 64 ? 2 : 1; }
 
+// How x comes to a tile. From its rows, through the registers of the producers, where there are 16:
+// with more these loads do not keep up (27.4 us at 32 rows, 8192 x 8192). By the copy engine, in
+// its own order, to tiles of 256: decoding in that order takes 1.6 times the instructions, which
+// only these have time for. Else as an image in the order of decoded codes (x_image.cuh).
+constexpr bool fused_takes_rows(int tokens) { return tokens <= 16; }
+constexpr bool fused_takes_map(int tokens, bool ragged) { return tokens >= 256 && !ragged; }
+
 constexpr int fused_warps(int tokens) { return kFusedRows / 16 * fused_depth_groups(tokens); }
 
 // Of a step, from what products of 8192 x 8192 take on an H200 beside the few microseconds in which
-// they start and end: 19.1 us with 16 rows of x, 20.3 (32), 24.5 (64), 32.1 (128), 53.6 (256).
+// they start and end: 20.5 us with 16 rows of x, 20.6 (32), 24.5 (64), 29.6 (128), 49.1 (256).
 constexpr double fused_step_microseconds(int tokens) {
   return tokens == 16    ? 0.85
          : tokens == 32  ? 0.92
@@ -37,25 +47,29 @@ constexpr double fused_step_microseconds(int tokens) {
 
 // Below 2^20 elements of the weight a launch takes longer than the product. A tile's offsets in the
 // weight have 32 bits.
-inline FusedPlan plan_fused(int64_t M, int64_t N, int64_t K, int sms) {
+inline FusedPlan plan_fused(int64_t M, int64_t N, int64_t K, bool ragged, int sms) {
   FusedPlan plan;
   const int64_t steps = ceil_div(K, int64_t{kFusedDepth});
   if (N < 16 || N * K < 1 << 20 || K % kRaggedDepth != 0 || N >= 1 << 30 || K >= 1 << 28) {
     return plan;
   }
   double best = 0;
+  const int64_t row_tiles = ceil_div(N, int64_t{kFusedRows});
   for (const int tokens : {16, 32, 64, 128, 256}) {
-    const int64_t tiles = ceil_div(N, int64_t{kFusedRows}) * ceil_div(M, int64_t{tokens});
-    if (tiles > 1 << 30) continue;
-    // Blocks of a cluster of two; four would leave SMs idle, of which 30 clusters fit.
+    // Clusters of two; four would leave SMs idle, of which 30 clusters fit.
     for (const int splits : {1, 2}) {
-      if (splits > 1 && (tiles * splits > sms || steps < 8)) continue;
-      const double us = static_cast<double>(ceil_div(tiles, int64_t{sms / splits})) *
+      const bool takes_map = fused_takes_map(tokens, ragged);
+      const int sharers = splits == 1 && takes_map && row_tiles > 1 && sms > 1 ? 2 : 1;
+      const int64_t tiles = ceil_div(row_tiles, int64_t{sharers}) * ceil_div(M, int64_t{tokens});
+      const int64_t clusters = sms / (splits * sharers);
+      if (tiles > 1 << 30 || (splits > 1 && (tiles > clusters || steps < 8))) continue;
+      const double us = static_cast<double>(ceil_div(tiles, clusters)) *
                         fused_step_microseconds(tokens) *
                         static_cast<double>(ceil_div(steps, int64_t{splits}));
       if (plan.tokens == 0 || us < best) {
         best = us;
-        plan = {tokens, splits, static_cast<int>(std::min<int64_t>(tiles, sms / splits)) * splits};
+        const int blocks = static_cast<int>(std::min(tiles, clusters)) * splits * sharers;
+        plan = {tokens, splits, sharers, blocks, takes_map};
       }
     }
   }

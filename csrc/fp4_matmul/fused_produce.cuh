@@ -16,6 +16,34 @@ struct StageRange {
   int64_t token_tile;
 };
 
+// Blocks that share rows of x bring a part of each stage, for all of them.
+template <typename Tile>
+__device__ __forceinline__ void produce_from_map(const FusedArguments& args, uint32_t base,
+                                                 const FusedBarriers<Tile>& barriers,
+                                                 const StageRange& range, StageCursor<Tile>& cursor,
+                                                 int rank) {
+  if (threadIdx.x != Tile::kConsumers) return;
+  const int first = args.sharers > 1 ? rank * (Tile::kTokens / 2) : 0;  // row of the stage
+  const int row = static_cast<int>(range.token_tile) * Tile::kTokens + first;
+  for (int k = range.first_step * kFusedDepth; k < range.end_step * kFusedDepth;
+       k += Tile::kStageDepth) {
+    const uint32_t full = barriers.full + cursor.stage * 8;
+    sm90::wait_barrier(barriers.empty + cursor.stage * 8, cursor.parity ^ 1);
+    sm90::arrive_expecting(full, Tile::kStageBytes);
+#pragma unroll
+    for (int b = 0; b < Tile::kStageDepth / 64; ++b) {
+      const uint32_t to =
+          base + cursor.stage * Tile::kStageBytes + (b * Tile::kTokens + first) * 128;
+      if (args.sharers > 1) {
+        sm90::box_copy_to_ranks(to, args.x_map, row, k + b * 64, full, 3);
+      } else {
+        sm90::box_copy(to, args.x_map, row, k + b * 64, full);
+      }
+    }
+    cursor.advance(1);
+  }
+}
+
 template <typename Tile>
 __device__ __forceinline__ void produce_from_image(const FusedArguments& args, uint32_t base,
                                                    const FusedBarriers<Tile>& barriers,

@@ -4,16 +4,25 @@
 
 #include <type_traits>
 
+#include "common/sm90_mbarrier.cuh"
 #include "fp4_matmul/fused_tile.cuh"
 
 namespace my_ops {
 
 template <typename Tile>
 struct FusedBarriers {
-  uint32_t full, empty;  // shared addresses of the first ones
+  uint32_t full, empty;       // shared addresses of the first ones
+  int sharers, first_sharer;  // the blocks of the cluster that this one shares its stages with
 
   // One arrival of a warp.
-  __device__ __forceinline__ void release(int stage) const { arrive(empty + stage * 8); }
+  __device__ __forceinline__ void release(int stage) const {
+    if constexpr (!Tile::kTakesMap) {
+      arrive(empty + stage * 8);
+    } else {
+      const int lane = threadIdx.x % 32;
+      if (lane < sharers) sm90::arrive_at_rank(empty + stage * 8, first_sharer + lane);
+    }
+  }
   __device__ __forceinline__ void announce(int stage) const { arrive(full + stage * 8); }
 
  private:
@@ -52,8 +61,11 @@ __device__ __forceinline__ uint4 load_shared16(uint32_t address) {
 template <int kBytes, bool kAligned = true>
 __device__ __forceinline__ uint32_t load_shared_bytes(uint32_t address) {
   uint32_t bytes;
-  if constexpr (kBytes == 2 && !kAligned) {
-    bytes = load_shared_bytes<1>(address) | load_shared_bytes<1>(address + 1) << 8;
+  if constexpr (kBytes == 4 && kAligned) {
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(bytes) : "r"(address));
+  } else if constexpr (kBytes > 1 && !kAligned) {
+    bytes = load_shared_bytes<kBytes / 2, false>(address) |
+            load_shared_bytes<kBytes / 2, false>(address + kBytes / 2) << 4 * kBytes;
   } else if constexpr (kBytes == 2) {
     asm volatile("ld.shared.u16 %0, [%1];" : "=r"(bytes) : "r"(address));
   } else {
@@ -69,30 +81,37 @@ struct HalfStep {
   using scalar_t = typename Tile::scalar_t;
   static constexpr bool kMx = Tile::kFormat == Fp4Format::mxfp4;
   static constexpr bool kHalf = std::is_same_v<scalar_t, __half>;
-  uint32_t low[4], high[4];              // the words of either row
+  const float factor;
+  uint4 low, high;                       // the words of either row
+  uint32_t low_byte = 0, high_byte = 0;  // of scales
   uint32_t low_scale[2], high_scale[2];  // pairs for words 0-1 and 2-3
-  uint32_t low_byte = 0, high_byte = 0;
-  bool fits = true;      // bfloat16: all scales of the warp
-  bool misfits = false;  // float16: a scale of this lane that matters does not fit
+  bool fits = true;                      // bfloat16: all scales of the warp
+  bool misfits = false;                  // float16: a scale of this lane that matters does not fit
 
-  // shift: of ragged rows of scales.
-  __device__ __forceinline__ HalfStep(uint32_t slot, int half, int shift, float factor) {
+  __device__ __forceinline__ explicit HalfStep(float factor) : factor(factor) {}
+
+  // Brings word w, here all words with the first one. shift: of ragged rows of scales.
+  __device__ __forceinline__ void load(uint32_t slot, int half, int w, int shift) {
+    if (w > 0) return;
     const int lane = threadIdx.x % 32;
     const uint32_t codes = (slot + lane / 4 * 128 + (lane % 4 ^ lane / 4 % 2 * 4) * 16) ^ half * 64;
-    const uint4 a = load_shared16(codes), b = load_shared16(codes + 1024);
-    low[0] = a.x, low[1] = a.y, low[2] = a.z, low[3] = a.w;
-    high[0] = b.x, high[1] = b.y, high[2] = b.z, high[3] = b.w;
+    low = load_shared16(codes);
+    high = load_shared16(codes + 1024);
     constexpr int kBytes = Tile::kRowScales / 8;
     const uint32_t scales = slot + Tile::kCodeBytes + lane / 4 * Tile::kScalePitch +
                             half * (Tile::kRowScales / 2) + lane % 4 * kBytes + shift;
     low_byte = load_shared_bytes<kBytes, !Tile::kRagged>(scales);
     high_byte = load_shared_bytes<kBytes, !Tile::kRagged>(scales + 8 * Tile::kScalePitch);
+  }
+
+  // What the words have in common.
+  __device__ __forceinline__ void begin() {
     if constexpr (!kMx) {
       nvfp4_scale_pairs<scalar_t>(low_byte, factor, low_scale);
       nvfp4_scale_pairs<scalar_t>(high_byte, factor, high_scale);
     } else {
       if constexpr (kHalf) {
-        misfits = is_misfit(low, low_byte) || is_misfit(high, high_byte);
+        misfits |= is_misfit(low, low_byte) || is_misfit(high, high_byte);
         low_byte = min(max(low_byte, 109u), 133u);
         high_byte = min(max(high_byte, 109u), 133u);
       } else {
@@ -104,22 +123,24 @@ struct HalfStep {
   }
 
   // Blocks of zeros may have any scale but NaN.
-  __device__ __forceinline__ static bool is_misfit(const uint32_t (&words)[4], uint32_t byte) {
-    const bool zeros = ((words[0] | words[1] | words[2] | words[3]) & 0x77777777u) == 0;
+  __device__ __forceinline__ static bool is_misfit(const uint4& words, uint32_t byte) {
+    const bool zeros = ((words.x | words.y | words.z | words.w) & 0x77777777u) == 0;
     return !e8m0_fits(__half{}, byte) && !(zeros && byte != kE8M0NaN);
   }
 
   // Word w of both rows as the operands A of two instructions.
-  __device__ __forceinline__ void decode_words(int w, uint32_t (*fragments)[4]) {
+  __device__ __forceinline__ void decode_word(int w, uint32_t (*fragments)[4]) {
+    uint32_t first = w == 0 ? low.x : w == 1 ? low.y : w == 2 ? low.z : low.w;
+    uint32_t second = w == 0 ? high.x : w == 1 ? high.y : w == 2 ? high.z : high.w;
     // Not before this point, or the tensor cores idle while all words are decoded at once.
-    asm volatile("" : "+r"(low[w]), "+r"(high[w]));
+    asm volatile("" : "+r"(first), "+r"(second));
     uint32_t a[4], b[4];
     if (!kMx || kHalf || fits) {
-      decode<scalar_t>(low[w], low_scale[w / 2], a);
-      decode<scalar_t>(high[w], high_scale[w / 2], b);
+      decode<scalar_t>(first, low_scale[w / 2], a);
+      decode<scalar_t>(second, high_scale[w / 2], b);
     } else {
-      decode_wide(low[w], low_byte, a);
-      decode_wide(high[w], high_byte, b);
+      decode_wide(first, low_byte, a);
+      decode_wide(second, high_byte, b);
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {

@@ -2,6 +2,8 @@
 // into it. Device only, needs no torch.
 #pragma once
 
+#include <cuda.h>
+
 #include "fp4_matmul/dense_rows.cuh"
 #include "fp4_matmul/fp4_fragment.cuh"
 #include "fp4_matmul/fused_plan.h"
@@ -10,15 +12,14 @@
 
 namespace my_ops {
 
-constexpr int kMaxTokensFromRows = 16;
-
 struct FusedArguments {
   const uint8_t* codes;   // [N, K / 2], rows start at multiples of 16 bytes; ragged: of 8
   const uint8_t* scales;  // [N, ceil(K / block)], of 4 bytes; ragged: the first row
   bool scale_vectors;     // those of a step start at multiples of their size
   const float* amax;      // null: no global scale
-  DenseRows x;            // [M, K], where there is no image
-  const uint8_t* image;   // x, see x_image.cuh; null: x comes from its rows
+  DenseRows x;            // [M, K], where x comes from its rows
+  CUtensorMap x_map;      // the same in boxes of 64 columns, where it comes by the copy engine
+  const uint8_t* image;   // x, see x_image.cuh; null: x comes in one of these ways
   const float* x_amax;    // the global scale of an x that was FP4; null: none
   bool x_is_nvfp4;
   Misfits misfits;    // flags to write, where they are not null
@@ -28,6 +29,7 @@ struct FusedArguments {
   int row_tiles;    // of the weight
   int token_tiles;  // of x
   int splits;       // blocks of a cluster, each with a part of K
+  int sharers;      // blocks of a cluster, each with rows of the weight of its own
   bool direct;      // results go from registers to memory: pairs, one warpgroup for a row
 };
 
@@ -41,6 +43,8 @@ struct FusedTile {
   static constexpr Fp4Format kFormat = kFormat_;
   static constexpr bool kRagged = kRagged_;
   static constexpr int kTokens = kTokens_, kDepthGroups = fused_depth_groups(kTokens);
+  static constexpr bool kTakesRows = fused_takes_rows(kTokens);
+  static constexpr bool kTakesMap = fused_takes_map(kTokens, kRagged);
   static constexpr int kStageDepth = kStageDepth_, kStages = kStages_, kSlots = kSlots_;
   static constexpr int kRows = kFusedRows, kRowWarps = kRows / 16, kRowThreads = 32 * kRowWarps;
   static constexpr int kConsumers = kRowThreads * kDepthGroups;
@@ -48,9 +52,9 @@ struct FusedTile {
   static constexpr int kAccumulators = kTokens / 2;
   static constexpr int kStrips = kAccumulators / 4;  // of 8 rows of x
   static constexpr int kWords = kWords_, kBuffers = kBuffers_;
-  // x comes from its rows by way of the producers' registers; with more rows these loads do not
-  // keep up (27.4 us at 32 rows, 8192 x 8192).
-  static constexpr bool kTakesRows = kTokens <= kMaxTokensFromRows;
+  // Codes come into registers while the tensor cores work on those before: 1.5 us faster at 128 and
+  // 256 rows of x, 8192 x 8192. With fewer there are no registers for it.
+  static constexpr bool kLoadsAhead = kTokens >= 64;
   // What setmaxnreg leaves to a consumer where producers need no more than 24.
   static constexpr int kRegisters = kConsumers == 256 ? 240 : 112;
 
@@ -107,14 +111,15 @@ struct WeightRing {
     const int lane = threadIdx.x % 32;
     if (steps > 0) {
       const uint32_t slot = slots + write_slot;
-      // Even and odd rows have the halves of their 128 bytes in different places, so that the
-      // lanes that read two rows at a time meet all banks.
+      // Rows have their 128 bytes in different orders, so that the lanes that read two rows at a
+      // time (HalfStep) or eight (NaturalHalfStep) meet all banks.
       const int row = lane / kUnits, byte = lane % kUnits * kUnitBytes;
-      const uint32_t to = slot + row * 128 + (byte ^ row % 2 * 64);
+      const uint32_t to = slot + row * 128 + (byte ^ (Tile::kTakesMap ? row * 16 : row % 2 * 64));
       const int valid = byte * 2 < left ? kUnitBytes : 0;
 #pragma unroll
       for (int i = 0; i < 16 / kRowsAtOnce; ++i) {
-        copy_async_to<kUnitBytes>(to + i * kRowsAtOnce * 128,
+        const uint32_t order = Tile::kTakesMap ? i * kRowsAtOnce % 8 * 16 : 0;
+        copy_async_to<kUnitBytes>((to ^ order) + i * kRowsAtOnce * 128,
                                   codes + (code_offset + i * code_stride), valid);
       }
       if constexpr (Tile::kRagged) {

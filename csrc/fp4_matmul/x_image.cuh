@@ -65,6 +65,18 @@ __global__ void __launch_bounds__(kImageThreads)
               [&](int64_t m, int k) { return pair_order(load_elements(x, layout.K, m, k)); });
 }
 
+// x in the order of its elements, row after row, in `chunks` of 16 bytes: for the copy engine,
+// where it cannot read x itself.
+__global__ void __launch_bounds__(kImageThreads)
+    dense_rows_kernel(uint4* rows, int64_t chunks, int K, const DenseRows x) {
+  wait_for_previous_kernel();
+  let_next_kernel_start();
+  const int64_t chunk = blockIdx.x * int64_t{kImageThreads} + threadIdx.x;
+  const int64_t m = chunk / (K / 8);
+  const int k = static_cast<int>(chunk % (K / 8)) * 8;
+  if (chunk < chunks) rows[chunk] = load_elements(x, K, m, k);
+}
+
 // x in FP4, rows of codes at multiples of 4 bytes. NVFP4 becomes float16, 2^-14 of the codes times
 // block scales; MXFP4 becomes bfloat16.
 struct PackedRows {
