@@ -31,6 +31,9 @@ LARGE = [
     (40, 1088, 1030),
     (130, 1152, 1001),
     (300, 1024, 1100),
+    # The gradient of x has a kernel of its own for up to 64 rows.
+    (16, 2048, 520),
+    (33, 1024, 1096),
 ]
 
 # One element, one row of an odd K, below and past a tile of the kernel, several tiles, a long sum.
