@@ -115,6 +115,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module_) {
   define_dispatched(ops, "rmsnorm_backward_weight", &my_ops::rmsnorm_backward_weight);
   define_dispatched(ops, "fp4_amax", &my_ops::fp4_amax);
   define_dispatched(ops, "fp4_quantize", &my_ops::fp4_quantize);
+  define_dispatched(ops, "fp4_quantize_two_level", &my_ops::fp4_quantize_two_level);
   define_dispatched<at::Tensor, const at::Tensor&, const at::Tensor&,
                     const std::optional<at::Tensor>&, c10::SymInt, const std::string&,
                     const std::string&>(ops, "fp4_dequantize");

@@ -198,6 +198,8 @@ def test_opcheck(device, format):
         for rounding in ("nearest", "stochastic"):
             arguments = (view, amax, format, "floor", rounding, 3)
             opcheck(ops.fp4_quantize.default, arguments)
+            if format == "nvfp4":
+                opcheck(ops.fp4_quantize_two_level.default, (view, *arguments[3:]))
         packed, scale = ops.fp4_quantize(*arguments)
         opcheck(
             ops.fp4_dequantize.default,

@@ -38,25 +38,15 @@ void check_stored(const char* op, const char* argument, const at::Tensor& tensor
                c10::str("the shape ", at::IntArrayRef(sizes)), tensor.sizes());
 }
 
-}  // namespace
-
-at::Tensor fp4_amax(const at::Tensor& x) {
-  constexpr const char* kOp = "fp4_amax";
-  check_x(kOp, x);
-  const OperatorGuard guard(x);
-  const auto float32 = x.options().dtype(at::kFloat);
-  if (x.numel() == 0) return at::zeros({}, float32);
-  auto amax = at::empty({}, float32);
-  auto [dense, rows] = as_rows_or_columns(x);
-  if (rows.k_stride != 1) rows = {rows.K, rows.rows, rows.k_stride};  // any order will do
-  MY_OPS_CALL_ON_DEVICE_OF(x, fp4_amax, dense, rows, amax);
-  return amax;
+// Of x as these rows, where there is a magnitude: in any order of the elements.
+void find_amax(const at::Tensor& dense, Fp4Rows rows, const at::Tensor& amax) {
+  if (rows.k_stride != 1) rows = {rows.K, rows.rows, rows.k_stride};
+  MY_OPS_CALL_ON_DEVICE_OF(dense, fp4_amax, dense, rows, amax);
 }
 
-std::tuple<at::Tensor, at::Tensor> fp4_quantize(
-    const at::Tensor& x, const std::optional<at::Tensor>& amax, const std::string& format,
-    const std::string& scale_mode, const std::string& rounding, int64_t seed, bool block2d) {
-  constexpr const char* kOp = "fp4_quantize";
+Fp4QuantizeOptions checked_options(const char* kOp, const at::Tensor& x, const std::string& format,
+                                   const std::string& scale_mode, const std::string& rounding,
+                                   int64_t seed, bool block2d) {
   check_x(kOp, x);
   Fp4QuantizeOptions options;
   options.format = fp4_format_named(kOp, format);
@@ -69,18 +59,70 @@ std::tuple<at::Tensor, at::Tensor> fp4_quantize(
   MY_OPS_CHECK(!block2d || (!mxfp4 && x.dim() == 2), kOp, "block2d",
                "False, but for a matrix and 'nvfp4'", "True for ", x.dim(), " dimensions and '",
                format, "'");
+  options.amax = nullptr;
+  return options;
+}
+
+std::pair<at::Tensor, at::Tensor> empty_result(const at::Tensor& x, Fp4Format format) {
+  const int64_t K = x.size(-1);
+  const auto bytes = x.options().dtype(at::kByte);
+  return {at::empty(with_last(x, ceil_div(K, 2)), bytes),
+          at::empty(with_last(x, ceil_div(K, fp4_block_size(format))), bytes)};
+}
+
+std::pair<at::Tensor, Fp4Rows> as_rows_of_blocks(const at::Tensor& x, bool block2d) {
+  return x.is_cuda() && !block2d ? as_rows_or_columns(x) : as_rows(x);
+}
+
+}  // namespace
+
+at::Tensor fp4_amax(const at::Tensor& x) {
+  check_x("fp4_amax", x);
+  const OperatorGuard guard(x);
+  const auto float32 = x.options().dtype(at::kFloat);
+  if (x.numel() == 0) return at::zeros({}, float32);
+  auto amax = at::empty({}, float32);
+  const auto [dense, rows] = as_rows_or_columns(x);
+  find_amax(dense, rows, amax);
+  return amax;
+}
+
+std::tuple<at::Tensor, at::Tensor> fp4_quantize(
+    const at::Tensor& x, const std::optional<at::Tensor>& amax, const std::string& format,
+    const std::string& scale_mode, const std::string& rounding, int64_t seed, bool block2d) {
+  constexpr const char* kOp = "fp4_quantize";
+  auto options = checked_options(kOp, x, format, scale_mode, rounding, seed, block2d);
   if (amax) check_fp4_amax(kOp, "amax", *amax, options.format, "x", x);
   options.amax = amax ? amax->const_data_ptr<float>() : nullptr;
 
   const OperatorGuard guard(x);
-  const int64_t K = x.size(-1);
-  const auto bytes = x.options().dtype(at::kByte);
-  auto packed = at::empty(with_last(x, ceil_div(K, 2)), bytes);
-  auto scale = at::empty(with_last(x, ceil_div(K, fp4_block_size(options.format))), bytes);
+  const auto [packed, scale] = empty_result(x, options.format);
   if (x.numel() == 0) return {packed, scale};
-  const auto [dense, rows] = x.is_cuda() && !block2d ? as_rows_or_columns(x) : as_rows(x);
+  const auto [dense, rows] = as_rows_of_blocks(x, block2d);
   MY_OPS_CALL_ON_DEVICE_OF(x, fp4_quantize, dense, rows, options, packed, scale);
   return {packed, scale};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> fp4_quantize_two_level(const at::Tensor& x,
+                                                                      const std::string& scale_mode,
+                                                                      const std::string& rounding,
+                                                                      int64_t seed, bool block2d) {
+  auto options = checked_options("fp4_quantize", x, "nvfp4", scale_mode, rounding, seed, block2d);
+  const OperatorGuard guard(x);
+  const auto [packed, scale] = empty_result(x, options.format);
+  const auto float32 = x.options().dtype(at::kFloat);
+  if (x.numel() == 0) return {packed, scale, at::zeros({}, float32)};
+  const auto amax = at::empty({}, float32);
+  const auto [dense, rows] = as_rows_of_blocks(x, block2d);
+#ifdef MY_OPS_WITH_CUDA
+  if (x.is_cuda() && fp4_quantize_small_cuda(dense, rows, options, packed, scale, amax)) {
+    return {packed, scale, amax};
+  }
+#endif
+  find_amax(dense, rows, amax);
+  options.amax = amax.const_data_ptr<float>();
+  MY_OPS_CALL_ON_DEVICE_OF(x, fp4_quantize, dense, rows, options, packed, scale);
+  return {packed, scale, amax};
 }
 
 at::Tensor fp4_dequantize(const at::Tensor& packed, const at::Tensor& scale,
@@ -124,6 +166,10 @@ TORCH_LIBRARY_FRAGMENT(my_ops, library) {
             "fp4_quantize(Tensor x, Tensor? amax, str format, str scale_mode, str rounding, "
             "int seed, bool block2d=False) -> (Tensor, Tensor)",
             &fp4_quantize);
+  define_op(library,
+            "fp4_quantize_two_level(Tensor x, str scale_mode, str rounding, int seed, "
+            "bool block2d=False) -> (Tensor, Tensor, Tensor)",
+            &fp4_quantize_two_level);
   define_op(library,
             "fp4_dequantize(Tensor packed, Tensor scale, Tensor? amax, SymInt K, str format, "
             "str dtype) -> Tensor",

@@ -40,6 +40,9 @@ at::Tensor fp4_amax(const at::Tensor& x);
 std::tuple<at::Tensor, at::Tensor> fp4_quantize(
     const at::Tensor& x, const std::optional<at::Tensor>& amax, const std::string& format,
     const std::string& scale_mode, const std::string& rounding, int64_t seed, bool block2d);
+std::tuple<at::Tensor, at::Tensor, at::Tensor> fp4_quantize_two_level(
+    const at::Tensor& x, const std::string& scale_mode, const std::string& rounding, int64_t seed,
+    bool block2d);  // NVFP4 with the amax of x, which is the third result
 at::Tensor fp4_dequantize(const at::Tensor& packed, const at::Tensor& scale,
                           const std::optional<at::Tensor>& amax, int64_t K,
                           const std::string& format, const std::string& dtype);
@@ -62,6 +65,10 @@ void fp4_quantize_cpu(const TensorView& x, const Fp4Rows& rows, const Fp4Quantiz
                       const TensorView& packed, const TensorView& scale);
 void fp4_quantize_cuda(const TensorView& x, const Fp4Rows& rows, const Fp4QuantizeOptions& options,
                        const TensorView& packed, const TensorView& scale);
+// Two levels of NVFP4 for a small x: finds amax, stores it, quantizes. False: nothing was done.
+bool fp4_quantize_small_cuda(const TensorView& x, const Fp4Rows& rows,
+                             const Fp4QuantizeOptions& options, const TensorView& packed,
+                             const TensorView& scale, const TensorView& amax);
 void fp4_dequantize_cpu(const TensorView& packed, const TensorView& scale, const float* amax,
                         Fp4Format format, const Fp4Rows& rows, const TensorView& y);
 void fp4_dequantize_cuda(const TensorView& packed, const TensorView& scale, const float* amax,

@@ -4,6 +4,7 @@
 // order as integers do, give the same result in every run.
 #pragma once
 
+#include "common/overlap.cuh"
 #include "common/reduce.cuh"
 #include "fp4/fp4_launch.cuh"
 #include "fp4/fp4_pack.cuh"
@@ -12,21 +13,21 @@ namespace my_ops {
 
 // The largest magnitude that a thread finds in packs `first`, `first + step`, ... of every
 // `row_step`th row from `row` on.
-template <bool kAligned, typename scalar_t>
+template <bool kAligned, int kPacks = kAmaxPacks, typename scalar_t>
 __device__ __forceinline__ float rows_largest(const scalar_t* x, const Fp4Rows& shape, int64_t row,
                                               int64_t row_step, int64_t first, int64_t step) {
   constexpr int kN = kVecElements<scalar_t>;
   float largest = 0.0f;
   for (; row < shape.rows; row += row_step) {
     const scalar_t* row_x = x + row * shape.row_stride;
-    for (int64_t pack = first; pack * kN < shape.K; pack += step * kAmaxPacks) {
-      uint32_t packs[kAmaxPacks][kVecBytes / 4];
+    for (int64_t pack = first; pack * kN < shape.K; pack += step * kPacks) {
+      uint32_t packs[kPacks][kVecBytes / 4];
 #pragma unroll
-      for (int p = 0; p < kAmaxPacks; ++p) {
+      for (int p = 0; p < kPacks; ++p) {
         load_words<kAligned>(row_x, (pack + p * step) * kN, shape.K, packs[p]);
       }
 #pragma unroll
-      for (int p = 0; p < kAmaxPacks; ++p) {
+      for (int p = 0; p < kPacks; ++p) {
         largest = fmaxf(largest, largest_magnitude<scalar_t, /*kKeepNaN=*/false>(packs[p]));
       }
     }
@@ -43,17 +44,28 @@ __device__ __forceinline__ uint32_t block_largest(float largest, int thread, int
   return thread < 32 ? __reduce_max_sync(~0u, thread < threads / 32 ? of_warp[thread] : 0u) : 0u;
 }
 
-template <bool kAligned, typename scalar_t>
+// kParts: each block stores its own, for the kernel behind this one, which reads all of them.
+template <bool kAligned, bool kParts, typename scalar_t>
 __global__ void __launch_bounds__(kFp4Threads)
     fp4_amax_kernel(const scalar_t* x,  // [rows, K], row_stride
-                    uint32_t* amax,     // the bits of a float32, 0 before
+                    uint32_t* amax,     // the bits of a float32, 0 before; kParts: of each block
                     Fp4Rows shape) {
+  if constexpr (kParts) {
+    wait_for_previous_kernel();
+    let_next_kernel_start();
+  }
   const int thread = threadIdx.y * blockDim.x + threadIdx.x;
-  const float largest = rows_largest<kAligned>(
+  constexpr int kPacks = kParts ? kAmaxPartPacks : kAmaxPacks;
+  const float largest = rows_largest<kAligned, kPacks>(
       x, shape, int64_t{blockIdx.y} * blockDim.y + threadIdx.y, int64_t{gridDim.y} * blockDim.y,
       int64_t{blockIdx.x} * blockDim.x + threadIdx.x, int64_t{gridDim.x} * blockDim.x);
   const uint32_t bits = block_largest(largest, thread, kFp4Threads);
-  if (thread == 0) atomicMax(amax, bits);
+  if (thread != 0) return;
+  if constexpr (kParts) {
+    amax[blockIdx.y * gridDim.x + blockIdx.x] = bits;
+  } else {
+    atomicMax(amax, bits);
+  }
 }
 
 // One cluster finds the maximum by itself and stores it, so that nobody has to clear the result

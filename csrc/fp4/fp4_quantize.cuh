@@ -4,6 +4,7 @@
 #pragma once
 
 #include "common/nv_fp4.cuh"
+#include "common/overlap.cuh"
 #include "common/philox.h"
 #include "fp4/fp4_encode.cuh"
 #include "fp4/fp4_launch.cuh"
@@ -17,6 +18,26 @@ constexpr int kFp4Chunk = 16;  // elements that a thread quantizes together
 // H200, 16384^2 bfloat16 takes 162 us with 4 chunks, 166 with 2, 180 with 1.
 template <typename scalar_t>
 constexpr int kFp4Chunks = 128 / sizeof(scalar_t) / kFp4Chunk;
+
+// The largest magnitude of a tensor, or those of `parts` parts of it.
+struct Fp4Amax {
+  const float* values;     // null: one level, or MXFP4
+  int parts = 1;           // written by the kernel in front of this one
+  float* whole = nullptr;  // where the largest goes; null: there is one part
+};
+
+// Of parts by their bits, which for magnitudes order as numbers do.
+__device__ __forceinline__ float tensor_amax(const Fp4Amax& amax) {
+  if (amax.whole == nullptr) return *amax.values;
+  const int thread = threadIdx.y * blockDim.x + threadIdx.x;
+  uint32_t bits = 0;
+  for (int i = thread % 32; i < amax.parts; i += 32) {
+    bits = max(bits, __float_as_uint(amax.values[i]));
+  }
+  const float largest = __uint_as_float(__reduce_max_sync(~0u, bits));
+  if (thread == 0 && blockIdx.x == 0 && blockIdx.y == 0) *amax.whole = largest;
+  return largest;
+}
 
 // The largest magnitude of the blocks of 16 rows, one below the other, which make a tile.
 __device__ __forceinline__ float tile_amax(float block_amax) {
@@ -51,8 +72,8 @@ __device__ __forceinline__ void encode_chunk(const uint32_t (&words)[4 * sizeof(
 }
 
 // Where the chunks of a thread lie: a thread block's width apart in one row (wide rows), a thread
-// block's height apart in one column (narrow rows), or alone (tiles of 16 rows).
-enum class Fp4Walk { along, down, tiles };
+// block's height apart in one column (narrow rows), or alone (a short row, tiles of 16 rows).
+enum class Fp4Walk { along, alone, down, tiles };
 
 // A thread owns kChunks chunks: whole blocks of NVFP4, half blocks of MXFP4, of which its neighbour
 // has the other half. (Fewer elements cost shuffles; 32 float32, 128 bytes, would lie so far from
@@ -62,16 +83,16 @@ __global__ void __launch_bounds__(kFp4Threads)
     fp4_quantize_kernel(const scalar_t* x,             // [rows, K], row_stride
                         __nv_fp4x2_storage_t* packed,  // [rows, ceil(K / 2)]
                         uint8_t* scale,                // [rows, ceil(K / kBlock)]
-                        Fp4Rows shape,
-                        const float* amax,  // of the tensor; null: one level, or MXFP4
-                        Fp4ScaleMode scale_mode, uint64_t seed) {
+                        Fp4Rows shape, Fp4Amax amax, Fp4ScaleMode scale_mode, uint64_t seed) {
   constexpr int kBlock = fp4_block_size(kFormat), kLanes = kBlock / kFp4Chunk;
-  constexpr int kChunks = kWalk == Fp4Walk::tiles ? 1 : kFp4Chunks<scalar_t>;
+  constexpr bool kAlong = kWalk == Fp4Walk::along || kWalk == Fp4Walk::alone;
+  constexpr bool kOne = kWalk == Fp4Walk::tiles || kWalk == Fp4Walk::alone;
+  constexpr int kChunks = kOne ? 1 : kFp4Chunks<scalar_t>;
   const int64_t K = shape.K, chunks_of_row = (K + kFp4Chunk - 1) / kFp4Chunk;
   const int64_t packed_stride = (K + 1) / 2, scale_stride = (K + kBlock - 1) / kBlock;
 
   // The whole thread block walks on together: lanes and tiles share blocks.
-  constexpr bool kAlong = kWalk == Fp4Walk::along;
+  wait_for_previous_kernel();
   const int64_t tile_rows = kAlong ? 1 : int64_t{blockDim.y} * kChunks;
   for (int64_t tile = blockIdx.y; tile * tile_rows < shape.rows; tile += gridDim.y) {
     const int64_t row = kAlong ? tile : tile * tile_rows + threadIdx.y;
@@ -103,7 +124,7 @@ __global__ void __launch_bounds__(kFp4Threads)
       load_words<kAligned>(x_chunk + c * x_step, 0, elements_left(c), words[c]);
     }
     Nvfp4TensorScale tensor;
-    if (kFormat == Fp4Format::nvfp4 && amax) tensor = nvfp4_tensor_scale(*amax);
+    if (kFormat == Fp4Format::nvfp4 && amax.values) tensor = nvfp4_tensor_scale(tensor_amax(amax));
 
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
@@ -135,14 +156,19 @@ struct Fp4QuantizeLaunch {
   Fp4Walk walk;
 };
 
-// Rows narrower than a thread block are quantized several at a time.
-inline Fp4QuantizeLaunch fp4_quantize_launch(const Fp4Rows& x, int chunks, bool tiles) {
+// Rows narrower than a thread block are quantized several at a time. One of up to 2^20 elements,
+// `short_row` where there are kernels for it, is divided among as many threads as it can be.
+inline Fp4QuantizeLaunch fp4_quantize_launch(const Fp4Rows& x, int chunks, bool tiles,
+                                             bool short_row) {
   if (tiles) {
     return {fp4_launch(x, kFp4Chunk, 1, 1, dim3(kFp4TileColumns, kFp4TileRows)), Fp4Walk::tiles};
   }
   int threads_x = 2;  // the lanes of an MXFP4 block
   while (threads_x < kFp4Threads && int64_t{threads_x} * kFp4Chunk < x.K) threads_x *= 2;
   const dim3 block(threads_x, kFp4Threads / threads_x);
+  if (threads_x == kFp4Threads && short_row && x.rows == 1 && x.K <= 1 << 20) {
+    return {fp4_launch(x, kFp4Chunk, 1, 1, block), Fp4Walk::alone};
+  }
   if (threads_x == kFp4Threads) {
     return {fp4_launch(x, kFp4Chunk, chunks, 1, block), Fp4Walk::along};
   }

@@ -29,28 +29,36 @@ void amax_cuda(const scalar_t* x, const Fp4Rows& rows, uint32_t* amax) {
     return;
   }
   MY_OPS_CUDA_CHECK(cudaMemsetAsync(amax, 0, sizeof *amax, current_stream()));
-  const auto [grid, block] = fp4_amax_launch(shape, kVecElements<scalar_t>);
+  const auto [grid, block] = fp4_amax_launch(shape, kVecElements<scalar_t>, kAmaxPacks);
   with_flag(aligned, [&, grid = grid, block = block](auto is_aligned) {
-    launch(fp4_amax_kernel<is_aligned, scalar_t>, grid, block, 0, x, amax, shape);
+    launch(fp4_amax_kernel<is_aligned, false, scalar_t>, grid, block, 0, x, amax, shape);
   });
 }
 
 template <Fp4Format kFormat, bool kStochastic, typename scalar_t>
 void quantize_rows(const scalar_t* x, const Fp4Rows& rows, const Fp4QuantizeOptions& options,
-                   uint8_t* packed, uint8_t* scale) {
+                   const Fp4Amax& amax, bool overlapping, uint8_t* packed, uint8_t* scale) {
   const auto shape = options.tiles ? rows : fp4_collapse(rows, fp4_block_size(kFormat));
-  const auto config = fp4_quantize_launch(shape, kFp4Chunks<scalar_t>, options.tiles);
+  const bool aligned = rows_are_aligned(x, shape, kFp4Chunk);
+  const auto config =
+      fp4_quantize_launch(shape, kFp4Chunks<scalar_t>, options.tiles, aligned && !kStochastic);
+  const auto launch_kernel = [&](auto walk, auto is_aligned) {
+    launch_with({1, overlapping},
+                fp4_quantize_kernel<kFormat, kStochastic, walk, is_aligned, scalar_t>,
+                config.launch.grid, config.launch.block, 0, x, packed, scale, shape, amax,
+                options.scale_mode, options.seed);
+  };
   const auto launch_walk = [&](auto walk) {
-    with_flag(rows_are_aligned(x, shape, kFp4Chunk), [&](auto aligned) {
-      launch(fp4_quantize_kernel<kFormat, kStochastic, walk, aligned, scalar_t>, config.launch.grid,
-             config.launch.block, 0, x, packed, scale, shape, options.amax, options.scale_mode,
-             options.seed);
-    });
+    with_flag(aligned, [&](auto is_aligned) { launch_kernel(walk, is_aligned); });
   };
   if (config.walk == Fp4Walk::along) {
     launch_walk(std::integral_constant<Fp4Walk, Fp4Walk::along>{});
   } else if (config.walk == Fp4Walk::down) {
     launch_walk(std::integral_constant<Fp4Walk, Fp4Walk::down>{});
+  } else if (config.walk == Fp4Walk::alone) {
+    if constexpr (!kStochastic) {
+      launch_kernel(std::integral_constant<Fp4Walk, Fp4Walk::alone>{}, std::true_type{});
+    }
   } else if constexpr (kFormat == Fp4Format::nvfp4) {
     launch_walk(std::integral_constant<Fp4Walk, Fp4Walk::tiles>{});
   }
@@ -99,13 +107,44 @@ void fp4_quantize_cuda(const TensorView& x, const Fp4Rows& rows, const Fp4Quanti
     with_format(options.format, [&](auto format) {
       with_flag(options.stochastic, [&](auto stochastic) {
         if (rows.k_stride == 1) {
-          quantize_rows<format, stochastic>(x_data, rows, options, packed_data, scale_data);
+          quantize_rows<format, stochastic>(x_data, rows, options, Fp4Amax{options.amax}, false,
+                                            packed_data, scale_data);
         } else {
           quantize_columns<format, stochastic>(x_data, rows, options, packed_data, scale_data);
         }
       });
     });
   });
+}
+
+bool fp4_quantize_small_cuda(const TensorView& x, const Fp4Rows& rows,
+                             const Fp4QuantizeOptions& options, const TensorView& packed,
+                             const TensorView& scale, const TensorView& amax) {
+  if (rows.k_stride != 1) return false;
+  const auto shape = fp4_collapse(rows, 1);
+  const auto [grid, block] =
+      fp4_amax_launch(shape, static_cast<int>(kVecBytes / x.element_size()), kAmaxPartPacks);
+  const auto parts = static_cast<int64_t>(grid.x) * grid.y;
+  if (parts > kMaxAmaxParts) return false;
+  const auto of_parts = OwnedTensor::empty(parts, ScalarType::Int);
+  dispatch(Fp4Floats(), x.scalar_type(), [&, grid = grid, block = block](auto zero) {
+    using scalar_t = decltype(zero);
+    const auto* x_data = cuda_pointer(x.const_data_ptr<scalar_t>());
+    using cuda_t = std::remove_const_t<std::remove_pointer_t<decltype(x_data)>>;
+    const bool overlapping = runs_clusters(fp4_amax_kernel<true, true, cuda_t>);
+    with_flag(rows_are_aligned(x_data, shape), [&](auto aligned) {
+      launch_with({1, overlapping}, fp4_amax_kernel<aligned, true, cuda_t>, grid, block, 0, x_data,
+                  of_parts.data_ptr<uint32_t>(), shape);
+    });
+    const Fp4Amax found{of_parts.data_ptr<float>(), static_cast<int>(parts),
+                        amax.mutable_data_ptr<float>()};
+    with_flag(options.stochastic, [&](auto stochastic) {
+      quantize_rows<Fp4Format::nvfp4, stochastic>(x_data, rows, options, found, overlapping,
+                                                  packed.mutable_data_ptr<uint8_t>(),
+                                                  scale.mutable_data_ptr<uint8_t>());
+    });
+  });
+  return true;
 }
 
 }  // namespace my_ops

@@ -62,6 +62,13 @@ def _hadamard(operator, x):
     return call("fp4_hadamard", operator, [Dense("x", x)], _same(range(x.ndim - 1)), [shape])
 
 
+@_rule("fp4_quantize_two_level")
+def _quantize_two_level(operator, x, scale_mode, rounding, seed, block2d=False):
+    amax = torch.ops.my_ops.fp4_amax(x)
+    quantize = torch.ops.my_ops.fp4_quantize
+    return *quantize(x, amax, "nvfp4", scale_mode, rounding, seed, block2d), amax
+
+
 @_rule("fp4_quantize_stochastic")
 def _quantize_stochastic(operator, x, amax, format, seed):
     def quantize(x):

@@ -27,6 +27,7 @@ def _(info, in_dims, x):
 for _name in (
     "fp4_amax",
     "fp4_quantize",
+    "fp4_quantize_two_level",
     "fp4_quantize_stochastic",
     "fp4_dequantize",
     "fp4_matmul_forward",

@@ -33,8 +33,8 @@ def raw_operator(name: str):
         except NotImplementedError:  # of the dispatcher, which has no kernel for such a tensor
             for argument, value in zip(overload._schema.arguments, args, strict=True):
                 if isinstance(value, Tensor):  # matmul's A is the function's a
-                    op, argument_name = name.removesuffix("_forward"), argument.name.lower()
-                    check_dense_layout(op, argument_name, value)
+                    op = name.removesuffix("_forward").removesuffix("_two_level")
+                    check_dense_layout(op, argument.name.lower(), value)
             raise
 
     return call

@@ -22,8 +22,8 @@ from my_ops.ops._fp4_checks import (
 )
 from my_ops.ops._function import check, fast_apply, needs_function, raw_operator
 
-_amax = raw_operator("fp4_amax")
 _quantize = raw_operator("fp4_quantize")
+_quantize_two_level = raw_operator("fp4_quantize_two_level")
 _dequantize = raw_operator("fp4_dequantize")
 
 
@@ -81,16 +81,13 @@ def fp4_quantize(
     if transformed:
         _refuse_transforms(x, amax)
     transposed = is_first_axis(axis, x.dim())
-    if transposed:
-        x = x.t()
+    x = x.t() if transposed else x
     if amax is not None:
         amax = given_amax(amax, x, format, two_level)
     seed = signed_seed(seed)
     arguments = x, amax, format, two_level, scale_mode, rounding, seed, block2d
-    if not transformed and needs_function(x):
-        q = _FUNCTIONS[ste].apply(*arguments)
-    else:
-        q = _quantized(*arguments)
+    needed = not transformed and needs_function(x)
+    q = (_FUNCTIONS[ste].apply if needed else _quantized)(*arguments)
     return q.t() if transposed else q
 
 
@@ -149,9 +146,10 @@ def _is_transformed(*values) -> bool:
 
 def _quantized(x, amax, format, two_level, scale_mode, rounding, seed, block2d):
     if amax is None and two_level and format == "nvfp4":
-        amax = _amax(x)
-    packed, scale_bytes = _quantize(x, amax, format, scale_mode, rounding, seed, block2d)
-    return FP4Tensor(packed, scale_bytes, amax, format, x.shape[-1], x.dtype)
+        parts = _quantize_two_level(x, scale_mode, rounding, seed, block2d)
+    else:
+        parts = *_quantize(x, amax, format, scale_mode, rounding, seed, block2d), amax
+    return FP4Tensor(*parts, format, x.shape[-1], x.dtype)
 
 
 def _dequantized(q, K, dtype):
@@ -230,11 +228,14 @@ def quantize_fake(
     check(tiles, op, "block2d", "False, but for a matrix and 'nvfp4'", got)
     check_amax(op, "amax", amax, format, "x", x)
     *leading, K = x.shape
-    packed, scale = (
-        x.new_empty((*leading, blocks(K, block)), dtype=torch.uint8)
-        for block in (2, BLOCK_SIZE[format])
-    )
-    return packed, scale
+    sizes = blocks(K, 2), blocks(K, BLOCK_SIZE[format])
+    return tuple(x.new_empty((*leading, size), dtype=torch.uint8) for size in sizes)
+
+
+@torch.library.register_fake("my_ops::fp4_quantize_two_level")
+def _(x, scale_mode, rounding, seed, block2d=False):
+    packed, scale = quantize_fake(x, None, "nvfp4", scale_mode, rounding, seed, block2d)
+    return packed, scale, x.new_empty((), dtype=torch.float32)
 
 
 @torch.library.register_fake("my_ops::fp4_dequantize")
