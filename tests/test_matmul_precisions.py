@@ -23,6 +23,15 @@ SHAPES = [
     (700, 520, 33_333),
     (6000, 5000, 130),
 ]
+# In TF32 as they lie in memory: each tile, whole and in slices, one and several for an SM.
+TF32_SHAPES = [
+    (1024, 1024, 1024),
+    (644, 636, 652),
+    (260, 500, 8004),
+    (1280, 1284, 1276),
+    (1540, 1600, 1536),
+    (4100, 4096, 132),
+]
 
 pytestmark = [
     pytest.mark.cuda,
@@ -77,7 +86,7 @@ def test_values(precision, M, N, K):
     assert torch.equal(c, my_ops.matmul(a, b, precision=precision))
 
 
-@pytest.mark.parametrize(("M", "N", "K"), SHAPES)
+@pytest.mark.parametrize(("M", "N", "K"), SHAPES + TF32_SHAPES)
 def test_tf32_rounds_to_nearest(M, N, K):
     a, b = randn(M, K, device="cuda"), randn(K, N, device="cuda")
 
@@ -94,7 +103,7 @@ def test_tf32_rounds_to_nearest(M, N, K):
     assert relative_error(c, a, b) < 3.5e-4
 
 
-@pytest.mark.parametrize(("M", "N", "K"), SHAPES)
+@pytest.mark.parametrize(("M", "N", "K"), SHAPES + TF32_SHAPES)
 def test_tf32_has_the_range_of_float32(M, N, K):
     """Too wide for scaled fp16 within a row, too large for it at all, an infinity among them."""
     a, b = randn(M, K, device="cuda"), randn(K, N, device="cuda")
@@ -109,8 +118,13 @@ def test_tf32_has_the_range_of_float32(M, N, K):
     assert torch.equal(my_ops.matmul(large, b, precision="tf32")[:-1], c[:-1])
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize(("M", "N", "K"), SHAPES)
+@pytest.mark.parametrize(
+    ("precision", "M", "N", "K"),
+    [
+        *((precision, *s) for precision in PRECISIONS for s in SHAPES),
+        *(("tf32", *s) for s in TF32_SHAPES),
+    ],
+)
 def test_integers_are_exact(precision, M, N, K):
     a, b = integers(M, K, largest=8), integers(K, N, largest=8)
     c = (a.double() @ b.double()).float()
@@ -121,10 +135,15 @@ def test_integers_are_exact(precision, M, N, K):
     assert torch.equal(my_ops.matmul(a_t, b_t, precision=precision), c)
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(
+    ("precision", "M", "N", "K"),
+    [
+        *((precision, 1537, 1601, 1543) for precision in PRECISIONS),
+        *(("tf32", *s) for s in TF32_SHAPES),
+    ],
+)
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_layouts(precision, layout):
-    M, N, K = 1537, 1601, 1543
+def test_layouts(precision, layout, M, N, K):
     a = matrix_layouts(M, K, torch.float32, "cuda")[layout]
     b = randn(K, N, device="cuda")
     c = my_ops.matmul(a, b, precision=precision)

@@ -118,6 +118,10 @@ def matmul():
         # Narrow tiles, K in slices; wide tiles, and their gradients.
         my_ops.matmul(tensor(512, 2050), tensor(2050, 1001), precision=precision).sum().item()
         backward(my_ops.matmul(tensor(1537, 520), tensor(520, 1601), precision=precision))
+    # "tf32" as the operands lie in memory: K in slices, whole; each layout, and one copied.
+    for m, k, n in ((260, 2052, 260), (1540, 132, 1604)):
+        backward(my_ops.matmul(tensor(m, k), tensor(k, n), precision="tf32"))
+    my_ops.matmul(tensor(261, 1028)[1:, 1:-3], tensor(1024, 516), precision="tf32").sum().item()
     # What the scaled fp16 of "tf32" cannot hold; what no tensor core takes.
     a, b = tensor(1537, 520).detach(), tensor(520, 1601).detach()
     a[:, ::2] *= 2.0**35

@@ -1,5 +1,5 @@
-// Device, sm_90a: the copy engine, global to shared memory. One thread issues a copy, whose bytes
-// count at an mbarrier. Needs no torch header.
+// Device, sm_90a: the copy engine, global to shared memory and shared to shared memory. One thread
+// issues a copy, whose bytes count at an mbarrier. Needs no torch header.
 #pragma once
 
 #include <cuda.h>
@@ -28,6 +28,25 @@ __device__ __forceinline__ void bulk_copy_to_ranks(uint32_t shared, const void* 
       "[%0], [%1], %2, [%3], %4;" ::"r"(shared),
       "l"(global), "r"(bytes), "r"(barrier), "h"(ranks)
       : "memory");
+}
+
+// From this block's shared memory to `target` in that of block `rank` of the cluster, counting at
+// the barrier there. What threads wrote must have gone through fence_for_copies().
+__device__ __forceinline__ void bulk_copy_to_rank(uint32_t target, uint32_t source, int bytes,
+                                                  uint32_t barrier, int rank) {
+  asm volatile(
+      "{\n.reg .b32 remote, remote_barrier;\n"
+      "mapa.shared::cluster.u32 remote, %0, %4;\n"
+      "mapa.shared::cluster.u32 remote_barrier, %3, %4;\n"
+      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes "
+      "[remote], [%1], %2, [remote_barrier];\n}" ::"r"(target),
+      "r"(source), "r"(bytes), "r"(barrier), "r"(rank)
+      : "memory");
+}
+
+// In every thread that wrote, before a barrier after which the copy engine reads.
+__device__ __forceinline__ void fence_for_copies() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
 // The box of a matrix that begins at (row, col), see sm90_tensor_map.h. What lies outside of the

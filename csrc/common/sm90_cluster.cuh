@@ -6,11 +6,14 @@
 
 // The launch bounds of a kernel whose body exists for sm_90a only: one block on an SM, in clusters.
 // Where it is compiled for something else it holds 32 threads, by which the host can tell.
+// The first macro leaves the size of the clusters to the launch.
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDA_ARCH__)
+#define MY_OPS_SM90_BLOCKS(threads) __launch_bounds__(threads, 1)
 #define MY_OPS_SM90_KERNEL(threads, cluster) \
-  __launch_bounds__(threads, 1) __cluster_dims__(cluster, 1, 1)
+  MY_OPS_SM90_BLOCKS(threads) __cluster_dims__(cluster, 1, 1)
 #else
-#define MY_OPS_SM90_KERNEL(threads, cluster) __launch_bounds__(32)
+#define MY_OPS_SM90_BLOCKS(threads) __launch_bounds__(32)
+#define MY_OPS_SM90_KERNEL(threads, cluster) MY_OPS_SM90_BLOCKS(threads)
 #endif
 
 namespace my_ops {
@@ -28,6 +31,20 @@ __device__ __forceinline__ void sync_cluster() {
       "barrier.cluster.arrive.release.aligned;\n"
       "barrier.cluster.wait.acquire.aligned;" ::
           : "memory");
+#endif
+}
+
+// The same in two parts, for all threads: orders nothing but that every block has started and, with
+// fence_barrier_init before it, initialized its barriers.
+__device__ __forceinline__ void arrive_at_cluster() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ void wait_cluster() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
 #endif
 }
 

@@ -2,7 +2,9 @@
 // planes and launches the kernels of wgmma_gemm.cuh.
 #include "common/launch.cuh"
 #include "common/vec.cuh"
+#include "matmul/matmul_tf32.h"
 #include "matmul/matmul_wgmma.h"
+#include "matmul/tf32_plan.h"
 #include "matmul/wgmma_gemm.cuh"
 #include "matmul/wgmma_output.cuh"
 #include "matmul/wgmma_plan.h"
@@ -31,14 +33,14 @@ struct Fp16x3 {
   static constexpr double kRateWide = 660, kRateNarrow = 630;
 };
 
-// TF32 has the significand of fp16, at half its speed. So operands become scaled fp16 where their
-// range allows (n = 4096: 480 TFLOP/s against 300 with both split passes); where it does not, the
-// TF32 kernel multiplies them. That one's drift is a tenth of its rounding: it keeps one
-// accumulator.
+// TF32 has the significand of fp16, at half its speed. So operands of large products, for which the
+// split pays (see tf32_plan.h), become scaled fp16 where their range allows (n = 4096: 460 TFLOP/s,
+// against 400 of TF32 without a split pass); where it does not, the TF32 kernel multiplies them.
+// That one's drift is a tenth of its rounding: it keeps one accumulator.
 struct Tf32 {
   using Wide = Tile<Element::fp16, 1, 192, 128, 5, 2, 4>;
   using Narrow = Tile<Element::fp16, 1, 128, 128, 6, 2, 4>;
-  static constexpr double kRateWide = 600, kRateNarrow = 510;
+  static constexpr double kRateWide = 690, kRateNarrow = 590;
   using AnyRange = Tile<Element::tf32, 1, 128, 128, 6, 2, 0>;
 };
 
@@ -143,10 +145,10 @@ int padded_k_tiles(int64_t K) {
 }
 
 template <class Mode>
-bool multiply(const TensorView& A, const TensorView& B, const TensorView& C, OwnedTensor& unfit) {
+bool multiply(const TensorView& A, const TensorView& B, const TensorView& C,
+              const WgmmaPlan& chosen, OwnedTensor& unfit) {
   using Wide = typename Mode::Wide;
   using Narrow = typename Mode::Narrow;
-  const WgmmaPlan chosen = plan<Mode>(A.size(0), B.size(1), A.size(1));
   if (chosen.shape < 0 || !runs_wgmma(matmul_wgmma_kernel<Wide, FloatOutput>, Wide::kThreads)) {
     return false;
   }
@@ -175,20 +177,33 @@ void multiply_any_range(const TensorView& A, const TensorView& B, const TensorVi
   const WgmmaShape shape = shape_of<Tile>(0);
   const auto row_tiles = static_cast<int>(ceil_div(C.size(0), shape.rows));
   const auto col_tiles = static_cast<int>(ceil_div(C.size(1), shape.cols));
-  const WgmmaPlan whole{0, row_tiles, col_tiles, row_tiles * col_tiles, 0, 1};
+  const WgmmaPlan whole{0, row_tiles, col_tiles, row_tiles * col_tiles, 0, 1, 0};
   launch_product<Tile>(sources, whole, C, unfit, true);
+}
+
+// As they lie in memory where that is the faster way by estimate, else by planes.
+bool multiply_tf32(const TensorView& A, const TensorView& B, const TensorView& C) {
+  const int64_t M = A.size(0), N = B.size(1), K = A.size(1);
+  const WgmmaPlan by_planes = plan<Tf32>(M, N, K);
+  const Tf32Plan direct = plan_tf32(M, N, K, current_device_properties().multiProcessorCount);
+  if (direct.shape >= 0 && direct.microseconds < by_planes.microseconds &&
+      matmul_tf32(A, B, C, direct)) {
+    return true;
+  }
+  OwnedTensor unfit;
+  if (!multiply<Tf32>(A, B, C, by_planes, unfit)) return false;
+  multiply_any_range(A, B, C, unfit.data_ptr<int>());
+  return true;
 }
 
 }  // namespace
 
 bool matmul_wgmma(const TensorView& A, const TensorView& B, const TensorView& C,
                   std::string_view precision, OwnedTensor& unfit) {
-  if (precision == "bf16x6") return multiply<Bf16x6>(A, B, C, unfit);
-  if (precision == "fp16x3") return multiply<Fp16x3>(A, B, C, unfit);
-  if (precision != "tf32" || !multiply<Tf32>(A, B, C, unfit)) return false;
-  multiply_any_range(A, B, C, unfit.data_ptr<int>());
-  unfit = OwnedTensor();
-  return true;
+  const int64_t M = A.size(0), N = B.size(1), K = A.size(1);
+  if (precision == "bf16x6") return multiply<Bf16x6>(A, B, C, plan<Bf16x6>(M, N, K), unfit);
+  if (precision == "fp16x3") return multiply<Fp16x3>(A, B, C, plan<Fp16x3>(M, N, K), unfit);
+  return precision == "tf32" && multiply_tf32(A, B, C);
 }
 
 }  // namespace my_ops

@@ -21,6 +21,7 @@ struct WgmmaPlan {
   int whole_tiles;  // each by one cluster
   int cut_tiles;    // each in `slices` slices of K
   int slices;
+  double microseconds;  // of all launches
 };
 
 // Estimated microseconds of a piece of work of one cluster: its products, filling the stages,
@@ -59,8 +60,8 @@ WgmmaPlan plan_wgmma(const WgmmaShape (&shapes)[kCount], int products, int plane
                      int64_t N, int64_t K, int clusters, int sms) {
   constexpr int64_t kMinDepth = 256, kMaxTiles = int64_t{1} << 30;
   const double m = static_cast<double>(M), n = static_cast<double>(N), k = static_cast<double>(K);
-  WgmmaPlan best{-1, 0, 0, 0, 0, 1};
-  double best_time = ieee_microseconds(m, n, k, sms) - split_microseconds((m + n) * k, plane_bytes);
+  const double split = split_microseconds((m + n) * k, plane_bytes);
+  WgmmaPlan best{-1, 0, 0, 0, 0, 1, ieee_microseconds(m, n, k, sms)};
   for (int index = 0; index < kCount; ++index) {
     const WgmmaShape& shape = shapes[index];
     const int64_t row_tiles = ceil_div(M, shape.rows), col_tiles = ceil_div(N, shape.cols);
@@ -68,22 +69,26 @@ WgmmaPlan plan_wgmma(const WgmmaShape (&shapes)[kCount], int products, int plane
     const int tiles = static_cast<int>(row_tiles * col_tiles);
     const int rest = tiles % clusters;
     const auto depth = static_cast<double>(ceil_div(K, shape.depth) * shape.depth);
-    const double whole = wgmma_microseconds(shape, clusters, products, depth) * (tiles / clusters);
+    const double whole =
+        split + wgmma_microseconds(shape, clusters, products, depth) * (tiles / clusters);
     for (int slices = 1; slices <= clusters && rest > 0; ++slices) {
       if (slices > 1 && K / slices < kMinDepth) break;
       double time = whole + wgmma_microseconds(shape, clusters, products, depth / slices) *
                                 ceil_div(rest * slices, clusters);
       if (slices > 1) time += wgmma_sum_microseconds(shape, rest, slices);
-      if (time < best_time) {
-        best_time = time;
+      if (time < best.microseconds) {
         const int cut = slices > 1 ? rest : 0;
-        best = {index, static_cast<int>(row_tiles), static_cast<int>(col_tiles), tiles - cut, cut,
-                slices};
+        best = {index,
+                static_cast<int>(row_tiles),
+                static_cast<int>(col_tiles),
+                tiles - cut,
+                cut,
+                slices,
+                time};
       }
     }
-    if (rest == 0 && whole < best_time) {
-      best_time = whole;
-      best = {index, static_cast<int>(row_tiles), static_cast<int>(col_tiles), tiles, 0, 1};
+    if (rest == 0 && whole < best.microseconds) {
+      best = {index, static_cast<int>(row_tiles), static_cast<int>(col_tiles), tiles, 0, 1, whole};
     }
   }
   return best;

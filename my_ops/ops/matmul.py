@@ -48,13 +48,13 @@ def matmul(
               elements (at K = 512 the error is up to twice that of ``"ieee"``): each row of ``a``
               and column of ``b``, in pieces of 128 along K, keeps 22 bits of elements above 2^-17
               of its largest one, and 2^-40 of that one as absolute error below.
-            - ``"tf32"``: operands rounded to the nearest 11 bits. Where the range of each 256
-              neighbours along K allows, they are multiplied as float16, else as TF32.
+            - ``"tf32"``: operands rounded to the nearest 11 bits. They are multiplied as TF32; in
+              large products, where the range of each 256 neighbours along K allows, as float16.
 
             The last three need a Hopper GPU. Elsewhere, and for products that are too small to
             gain from it, they are ``"ieee"``; so are products with an infinity or a NaN in an
             operand of the first two (``"fp16x3"``: an element of 2^60 or more). They take
-            workspace: 6, 4 and 6 bytes for each element of the operands.
+            workspace: 6, 4 and at most 6 bytes for each element of the operands.
         backward_precision: that of the gradients; the same by default.
 
     Returns:
