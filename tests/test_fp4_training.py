@@ -142,10 +142,15 @@ def test_only_the_asked_for_gradient_is_prepared_and_computed(device):
             y = fp4_matmul(a, b, backward="fp4", seed=0)
             torch.autograd.grad(y.sum(), [x for x in (a, b) if x.requires_grad])
         calls = {event.key: event.count for event in profile.key_averages()}
-        names = "fp4_quantize", "fp4_quantize_stochastic", "fp4_matmul_forward"
-        grads[needs_a, needs_b] = tuple(calls[f"my_ops::{name}"] for name in names)
-    # a and b for the product; a again for the gradient of b; grad once for each gradient.
-    assert grads == {(True, False): (3, 1, 2), (False, True): (4, 1, 2), (True, True): (5, 2, 3)}
+        names = "quantize_two_level", "quantize", "quantize_stochastic", "matmul_forward"
+        grads[needs_a, needs_b] = tuple(calls[f"my_ops::fp4_{name}"] for name in names)
+    # a and b for the product; a again for the gradient of b; grad once for each gradient, where the
+    # stochastic operator calls the other one.
+    assert grads == {
+        (True, False): (2, 1, 1, 2),
+        (False, True): (2, 2, 1, 2),
+        (True, True): (2, 3, 2, 3),
+    }
 
 
 # ---- The Hadamard transform ----

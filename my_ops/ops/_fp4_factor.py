@@ -12,6 +12,7 @@ from my_ops.ops._function import raw_operator
 _transforms_are_active = torch._C._are_functorch_transforms_active
 _amax = raw_operator("fp4_amax")
 _quantize = raw_operator("fp4_quantize")
+_quantize_two_level = raw_operator("fp4_quantize_two_level")
 
 
 class PackedFactor(NamedTuple):
@@ -53,7 +54,11 @@ def packed(
     """A dense operand of the product, with an amax of its own."""
     if needs_gradient:
         x = without_gradient(x)
-    return quantized(x, tensor_amax(x, format), format, block2d, transposed)
+    if format != "nvfp4":
+        return quantized(x, None, format, block2d, transposed)
+    stored = x.t() if transposed else x
+    codes, scale_bytes, amax = _quantize_two_level(stored, "floor", "nearest", 0, block2d)
+    return PackedFactor._make((codes, scale_bytes, amax, x.shape, transposed))
 
 
 def rows(x: Tensor) -> Tensor:
