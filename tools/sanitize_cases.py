@@ -87,6 +87,10 @@ def rmsnorm():
             weight = tensor(width, misaligned=misaligned)
             backward(my_ops.rmsnorm(x, weight))
             backward(*my_ops.add_rmsnorm(x, residual, weight))
+    for width in (200_000, 262_144):  # float32 rows of which registers and shared memory hold parts
+        x, residual, weight = tensor(3, width), tensor(3, width), tensor(width)
+        backward(my_ops.rmsnorm(x, weight))
+        backward(*my_ops.add_rmsnorm(x, residual, weight))
     for width in NORM_LONG_ROWS:
         x, weight = tensor(2, width, dtype=torch.bfloat16), tensor(width)
         backward(my_ops.rmsnorm(x, weight))
@@ -121,6 +125,8 @@ def matmul():
     # "tf32" as the operands lie in memory: K in slices, whole; each layout, and one copied.
     for m, k, n in ((260, 2052, 260), (1540, 132, 1604)):
         backward(my_ops.matmul(tensor(m, k), tensor(k, n), precision="tf32"))
+    for a, b in itertools.product(layouts(1540, 1028), layouts(1028, 1604)):
+        my_ops.matmul(a, b, precision="tf32").sum().item()
     my_ops.matmul(tensor(261, 1028)[1:, 1:-3], tensor(1024, 516), precision="tf32").sum().item()
     # What the scaled fp16 of "tf32" cannot hold; what no tensor core takes.
     a, b = tensor(1537, 520).detach(), tensor(520, 1601).detach()
@@ -155,11 +161,15 @@ def fp4():
 
 
 # (rows of x, N, K) for each plan of fp4_linear: few rows, their K in one slice and in two; every
-# tile of the fused kernel, one with K in two slices; what is too small or too odd for both.
+# tile of the fused kernel, one with K in two slices; what is too small or too odd for both; what
+# has a kernel for the gradient of x; rows of the weight that no vectors of 16 bytes reach.
 LINEAR_SHAPES = [
     *((1, 1030, 1024), (5, 1030, 2080), (8, 70, 16384)),
     *((9, 1030, 1024), (40, 1030, 2048), (97, 5000, 256), (193, 5000, 256), (385, 5000, 256)),
     *((37, 29, 53), (1031, 2057, 64)),
+    *((8, 1032, 1024), (16, 2056, 1024), (40, 4104, 1024)),
+    *((3, 1030, 2064), (13, 1030, 2064), (29, 1030, 2064), (50, 1030, 2064), (97, 1030, 2064)),
+    *((300, 1030, 2064), (1, 1030, 2096)),
 ]
 
 
@@ -170,6 +180,10 @@ def fp4_matmul():
             weight = my_ops.fp4_quantize(tensor(n, k).detach(), format)
             x, bias = tensor(m, k, dtype=dtype), tensor(n, dtype=dtype)
             backward(my_ops.fp4_linear(x, weight, bias))
+    # Many rows of x that the copy engine cannot read.
+    weight = my_ops.fp4_quantize(tensor(5000, 256).detach())
+    x = tensor(385, 256, dtype=torch.bfloat16, misaligned=True)
+    backward(my_ops.fp4_linear(x, weight))
     for format, dtype in itertools.product(FORMATS, (torch.float32, torch.bfloat16)):
         for m, k, n in ((37, 53, 29), (300, 1024, 1100), (1031, 203, 2057)):
             backward(

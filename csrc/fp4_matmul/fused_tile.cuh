@@ -164,7 +164,7 @@ struct WeightRing {
       const uint8_t* const row = scales + i / kWords * scale_bytes;
       const int byte = i % kWords * 4 - scale_shift(row - args.scales);
       const int row_left = (left + kBlock - 1) / kBlock - byte;
-      copy_async_to<4>(to + i * 4, row + byte, min(max(row_left, 0), 4));
+      copy_async_bytes(to + i * 4, row + byte, row_left);
     }
   }
 

@@ -155,7 +155,7 @@ class StreamRing {
       const int64_t start = (row + i / kWords) * row_bytes;
       const int byte = k / Tile::kScaleBlock - scale_shift(start) + i % kWords * 4;
       const int left = static_cast<int>(row_bytes) - byte;
-      copy_async<4>(to + i * 4, args_.scales + start + byte, min(max(left, 0), 4));
+      copy_async_bytes(shared_address(to) + i * 4, args_.scales + start + byte, left);
     }
   }
 

@@ -24,6 +24,19 @@ __device__ __forceinline__ void copy_async_to(uint32_t shared, const void* globa
   }
 }
 
+// The same for a word of bytes that may end within it. Such an end is loaded byte by byte, as
+// compute-sanitizer takes the whole word for read.
+__device__ __forceinline__ void copy_async_bytes(uint32_t shared, const uint8_t* global,
+                                                 int valid) {
+  if (valid <= 0 || valid >= 4) return copy_async_to<4>(shared, global, valid <= 0 ? 0 : 4);
+  uint32_t word = 0;
+#pragma unroll
+  for (int i = 0; i < 3; ++i) {
+    if (i < valid) word |= static_cast<uint32_t>(global[i]) << 8 * i;
+  }
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(shared), "r"(word) : "memory");
+}
+
 template <int kBytes>
 __device__ __forceinline__ void copy_async(void* shared, const void* global, int valid) {
   copy_async_to<kBytes>(shared_address(shared), global, valid);
