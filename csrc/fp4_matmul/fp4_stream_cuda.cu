@@ -7,21 +7,26 @@
 namespace my_ops {
 namespace {
 
-template <typename scalar_t, Fp4Format kFormat, bool kRagged>
-void launch_rows(const StreamArguments& args, const StreamPlan& plan, bool overlapping) {
+template <typename scalar_t, Fp4Format kFormat, bool kRagged, bool kColumns>
+void launch_tile(const StreamArguments& args, const StreamPlan& plan, bool overlapping) {
   const auto with = [&](auto kernel) {
     launch_with({1, overlapping}, kernel, plan.blocks, plan.warps * 32,
                 plan.warps * plan.memory.bytes, args);
   };
-  plan.steps == 1 ? with(fp4_stream_kernel<StreamTile<scalar_t, kFormat, 1, kRagged>>)
-                  : with(fp4_stream_kernel<StreamTile<scalar_t, kFormat, kStreamSteps, kRagged>>);
+  plan.steps == 1
+      ? with(fp4_stream_kernel<StreamTile<scalar_t, kFormat, 1, kRagged, kColumns>>)
+      : with(fp4_stream_kernel<StreamTile<scalar_t, kFormat, kStreamSteps, kRagged, kColumns>>);
 }
 
 template <typename scalar_t, Fp4Format kFormat>
 void launch_stream(const StreamArguments& args, const StreamPlan& plan, bool overlapping) {
-  rows_are_ragged(args.out.K, fp4_block_size(kFormat))
-      ? launch_rows<scalar_t, kFormat, true>(args, plan, overlapping)
-      : launch_rows<scalar_t, kFormat, false>(args, plan, overlapping);
+  if (rows_are_ragged(args.out.K, fp4_block_size(kFormat))) {
+    launch_tile<scalar_t, kFormat, true, false>(args, plan, overlapping);
+  } else if (args.out.M <= kStreamColumns) {
+    launch_tile<scalar_t, kFormat, false, true>(args, plan, overlapping);
+  } else {
+    launch_tile<scalar_t, kFormat, false, false>(args, plan, overlapping);
+  }
 }
 
 }  // namespace
@@ -54,7 +59,7 @@ bool fp4_stream(const TensorView& x, const Fp4FactorView& b, const TensorView& b
       product_output(y, b.depth(), bias),
       plan.passes,
       plan.memory};
-  using AnyTile = StreamTile<__half, Fp4Format::nvfp4, 1, false>;
+  using AnyTile = StreamTile<__half, Fp4Format::nvfp4, 1, false, false>;
   const bool overlapping = runs_clusters(fp4_stream_kernel<AnyTile>);
   const bool nvfp4 = b.format == Fp4Format::nvfp4;
   if (x.scalar_type() == ScalarType::Half) {

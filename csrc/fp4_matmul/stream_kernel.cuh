@@ -4,9 +4,9 @@
 // The 16 warps of a block share the 16 rows of a tile: a warp has 512 of K for all tiles of its
 // block, and keeps that part of x in registers (stream_x.cuh). The weight comes through slots of
 // the warp's own (stream_ring.cuh), a lane turns codes into 16-bit pairs times their block scale
-// (stream_step.cuh) and these are mma's operand A, x is B. Nothing waits for another warp until the
-// sums of four tiles are added, in the order of K. A longer K takes another pass over these four
-// tiles.
+// (stream_step.cuh; for one or two rows of x without the scale, stream_columns.cuh) and these are
+// mma's operand A, x is B. Nothing waits for another warp until the sums of four tiles are added,
+// in the order of K. A longer K takes another pass over these four tiles.
 //
 // 13.0, 13.3 and 14.0 us at M = 1, 4 and 8, 8192 x 8192 (13.7, 14.3 and 15.6 with x straight into
 // registers), for 9.4 of reading alone: decoding takes the time of reading. No faster: codes and
@@ -17,7 +17,7 @@
 #pragma once
 
 #include "common/overlap.cuh"
-#include "fp4_matmul/stream_step.cuh"
+#include "fp4_matmul/stream_columns.cuh"
 
 namespace my_ops {
 
@@ -28,17 +28,21 @@ __device__ __forceinline__ void store_stream_sums(const StreamArguments& args,
   const int warps = blockDim.x / 32, pitch = args.memory.bytes / 4;
   const auto* const sums = reinterpret_cast<const float*>(shared + args.memory.sums);
   const int M = static_cast<int>(args.out.M);
-  for (int i = threadIdx.x; i < tiles * M * kStreamRows; i += blockDim.x) {
-    const int tile = i / (M * kStreamRows);
-    const int m = i / kStreamRows % M, row = i % kStreamRows;
-    // mma's lane and element of this sum.
-    const int lane = row % 8 * 4 + m / 2, element = row / 8 * 2 + m % 2;
-    const float* const mine = sums + tile * 128 + lane * 4 + element;
+  // Neighbouring threads take what lies side by side: mma's four elements of a lane, of the lanes
+  // that have rows of x.
+  const int pairs = (M + 1) / 2;
+  for (int i = threadIdx.x; i < tiles * pairs * 32; i += blockDim.x) {
+    const int element = i % 4, pair = i / 4 % pairs;
+    const int g = i / (4 * pairs) % 8, tile = i / (4 * pairs) / 8;
+    const int m = pair * 2 + element % 2, row = g + element / 2 * 8;
+    const float* const mine = sums + tile * 128 + (g * 4 + pair) * 4 + element;
     float sum = 0.0f;
 #pragma unroll 16
     for (int w = 0; w < warps; ++w) sum += mine[w * pitch];
-    const int64_t n = stream_row(args, first_tile + tile * static_cast<int>(gridDim.x)) + row;
-    store_element(args.out, m, n, sum * factor + load_bias(args.out, n));
+    if (m < M) {
+      const int64_t n = stream_row(args, first_tile + tile * static_cast<int>(gridDim.x)) + row;
+      store_element(args.out, m, n, sum * factor + load_bias(args.out, n));
+    }
   }
 }
 
@@ -68,23 +72,58 @@ __global__ void __launch_bounds__(Tile::kMaxWarps * 32, 1)
     ring.load(next, step, tiles, pass_k);
     if (step == Tile::kSteps - 1) next.advance(tiles, args.passes);
   };
-  copy_x(0, 0);
+  // One or two rows come before the weight, of more the second step comes between its two.
+  constexpr int kFirstSteps = Tile::kColumns ? Tile::kSteps : 1;
+#pragma unroll
+  for (int s = 0; s < kFirstSteps; ++s) copy_x(s, 0);
   copy_async_commit();
 #pragma unroll
   for (int slot = 0; slot < kStreamSlots; ++slot) {
-    if (slot > 0 && slot < Tile::kSteps) copy_x(slot, 0);
+    if (slot >= kFirstSteps && slot < Tile::kSteps) copy_x(slot, 0);
     load_next(slot % Tile::kSteps);
   }
   const FragmentScale scale = fragment_scale<typename Tile::scalar_t, Tile::kFormat>(
       args.amax == nullptr ? nullptr : &amax);
 
   StreamX<Tile> x[Tile::kSteps];
-  const auto take_x = [&](int step) { x[step].take(memory + args.memory.x + step * x_step, M); };
+  const uint8_t* const shared_x = memory + args.memory.x;
+  const auto take_x = [&](int step) { x[step].take(shared_x + step * x_step, M); };
+  bool lifted = false;
+  bool fresh = true;  // later steps of x are still on their way, in front of the weight's
+  const auto take_first_x = [&] {
+#pragma unroll
+    for (int s = 0; s < kFirstSteps; ++s) take_x(s);
+    if constexpr (Tile::kColumns) {
+      lifted = StreamColumns<Tile>::lift(x, shared_x, Tile::kSteps * M);
+    }
+    fresh = true;
+  };
   copy_async_wait<kStreamSlots>();
   __syncwarp();
-  take_x(0);
+  take_first_x();
+  const auto multiply_tile = [&](auto columns, typename Step::Sums& sums, int shift) {
+    typename Step::Scales scales[Tile::kSteps];
+#pragma unroll
+    for (int s = 0; s < Tile::kSteps; ++s) {
+      copy_async_wait<kStreamSlots - 1>();
+      __syncwarp();
+      typename Step::Codes codes;
+      codes.load(ring.codes(s));
+      if (s == 0) {
+#pragma unroll
+        for (int i = 0; i < Tile::kSteps; ++i) scales[i].load(ring.scales(i), shift);
+      }
+      __syncwarp();
+      load_next(s);
+      if (s >= kFirstSteps && fresh) take_x(s);
+      if constexpr (columns.value) {
+        StreamColumns<Tile>::multiply(sums, codes, scales[s], x[s]);
+      } else {
+        Step::multiply(sums, codes, scales[s], x[s], scale.scale_factor);
+      }
+    }
+  };
   auto* const sums = reinterpret_cast<float4*>(memory + args.memory.sums);
-  bool fresh = true;  // later steps of x are still on their way, in front of the weight's
   for (int group = blockIdx.x; group < tiles; group += kStreamGroup * gridDim.x) {
     const int group_tiles =
         min(kStreamGroup, (tiles - 1 - group) / static_cast<int>(gridDim.x) + 1);
@@ -95,38 +134,29 @@ __global__ void __launch_bounds__(Tile::kMaxWarps * 32, 1)
         copy_async_commit();
         copy_async_wait<0>();
         __syncwarp();
-        take_x(0);
-        fresh = true;
+        take_first_x();
       }
 #pragma unroll 1
       for (int tile = 0; tile < group_tiles; ++tile) {
         typename Step::Sums part = {};
-        typename Step::Scales scales[Tile::kSteps];
         int shift = 0;
         if constexpr (Tile::kRagged) {
           const int first = stream_row(args, group + tile * static_cast<int>(gridDim.x));
           shift = scale_shift((first + lane / 4) * stream_scale_bytes<Tile>(args));
         }
-#pragma unroll
-        for (int s = 0; s < Tile::kSteps; ++s) {
-          copy_async_wait<kStreamSlots - 1>();
-          __syncwarp();
-          typename Step::Codes codes;
-          codes.load(ring.codes(s));
-          if (s == 0) {
-#pragma unroll
-            for (int i = 0; i < Tile::kSteps; ++i) scales[i].load(ring.scales(i), shift);
-          }
-          __syncwarp();
-          load_next(s);
-          if (s > 0 && fresh) take_x(s);
-          Step::multiply(part, codes, scales[s], x[s], scale.scale_factor);
+        if (Tile::kColumns && lifted) {
+          multiply_tile(std::bool_constant<Tile::kColumns>{}, part, shift);
+        } else {
+          multiply_tile(std::false_type{}, part, shift);
         }
         fresh = false;
         __syncwarp();  // x is taken before sums take its place
         float4& mine = sums[tile * 32 + lane];
         float4 total = {part[0][0] + part[1][0], part[0][1] + part[1][1], part[0][2] + part[1][2],
                         part[0][3] + part[1][3]};
+        if constexpr (Tile::kColumns) {
+          total = StreamColumns<Tile>::finish(total, lifted, scale.scale_factor);
+        }
         if (pass > 0) {
           total = {mine.x + total.x, mine.y + total.y, mine.z + total.z, mine.w + total.w};
         }

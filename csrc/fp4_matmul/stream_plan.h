@@ -20,7 +20,8 @@ constexpr int kStreamSteps = 2;
 // Steps on their way to each warp. Two of 16 warps are 72 KB of an SM, enough for the speed of
 // memory. With four the first step waits behind the last: 15.6 us at M = 1, 8192 x 8192, for 13.7.
 constexpr int kStreamSlots = 2;
-constexpr int kStreamGroup = 4;  // tiles between two barriers of a block
+constexpr int kStreamGroup = 4;    // tiles between two barriers of a block
+constexpr int kStreamColumns = 2;  // rows of x at most for stream_columns.cuh
 
 // One more has a ragged end of K: with two steps for each warp 9 would share K = 4112.
 constexpr int stream_max_warps(int steps, bool ragged) {
