@@ -43,8 +43,11 @@ class RowRegisters {
     const bool exists = row < rows_;
     if constexpr (kAligned) {
       chunks_ = exists ? owned_.chunks : 0;
-      last_ = row + 1 == rows_;
-      if (kRows == Rows::in_step && last_) chunks_ = owned_.columns / N;
+      if constexpr (kRows == Rows::in_step) {
+        // Of rows shorter than a pack not the last one alone.
+        at_end_ = exists && (rows_ - 1 - row) * layout_.strides[0] < N - 1;
+        if (at_end_) chunks_ = owned_.columns / N;
+      }
     } else {
       const unsigned bytes = reinterpret_cast<std::uintptr_t>(first_) % sizeof(unsigned);
       shift_bits_ = bytes * 8;
@@ -100,9 +103,9 @@ class RowRegisters {
     }
   }
 
-  // The chunk in which the last row ends: it need not be a whole pack of the tensor's memory.
+  // The chunk in which a row ends, where it need not be a whole pack of the tensor's memory.
   __device__ __forceinline__ void load_tail(Pack (&packs)[kVectors]) const {
-    if (!last_ || chunks_ == owned_.chunks || chunks_ % width_ != thread_) return;
+    if (!at_end_ || chunks_ == owned_.chunks || chunks_ % width_ != thread_) return;
     const x_t* address = first_ + (chunks_ - thread_) * N;
     x_t elements[N] = {};
 #pragma unroll
@@ -189,7 +192,7 @@ class RowRegisters {
   const x_t* end_;
   const x_t* first_;
   int chunks_;
-  bool last_;
+  bool at_end_;      // its last pack may reach beyond the tensor
   int first_word_;   // in which the row begins
   int words_;        // from the one in which the row begins to that in which it ends
   int whole_words_;  // less that in which the tensor ends, where it is half a word
