@@ -1,5 +1,4 @@
-// A row in the registers of the threads that share it: load ahead, realign. Device only, needs no
-// torch.
+// A row in the registers of the threads that share it, loaded ahead. Device only, needs no torch.
 //
 // `width` neighbouring threads own neighbouring chunks: thread t has chunks t, t + width, ... of
 // them. Those that begin within a pack are loaded by words and shifted into place.
@@ -43,11 +42,9 @@ class RowRegisters {
     const bool exists = row < rows_;
     if constexpr (kAligned) {
       chunks_ = exists ? owned_.chunks : 0;
-      if constexpr (kRows == Rows::in_step) {
-        // Of rows shorter than a pack not the last one alone.
-        at_end_ = exists && (rows_ - 1 - row) * layout_.strides[0] < N - 1;
-        if (at_end_) chunks_ = owned_.columns / N;
-      }
+      // Of rows shorter than a pack not the last one alone.
+      at_end_ = exists && (rows_ - 1 - row) * layout_.strides[0] < N - 1;
+      if (kRows == Rows::in_step && at_end_) chunks_ = owned_.columns / N;
     } else {
       const unsigned bytes = reinterpret_cast<std::uintptr_t>(first_) % sizeof(unsigned);
       shift_bits_ = bytes * 8;
