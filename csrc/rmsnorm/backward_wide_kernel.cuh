@@ -16,10 +16,8 @@
 
 #include "common/overlap.cuh"
 #include "rmsnorm/backward_args.cuh"
-#include "rmsnorm/backward_exchange.cuh"
 #include "rmsnorm/backward_math.cuh"
-#include "rmsnorm/backward_ring.cuh"
-#include "rmsnorm/backward_weight.cuh"
+#include "rmsnorm/backward_wide_block.cuh"
 #include "rmsnorm/registers.cuh"
 #include "rmsnorm/row_ahead.cuh"
 
@@ -27,7 +25,6 @@ namespace my_ops {
 
 constexpr int kWideVectors = 4;               // chunks of a thread
 constexpr int kWideThreads = 512;             // that compute, at most
-constexpr int kWideExtraThreads = 128;        // a warpgroup, for setmaxnreg; two warps of it work
 constexpr int kWideSlots = 3 * kWideVectors;  // of the ring: three rows
 
 // The ring, and a row of what is added to grad_x.
@@ -57,15 +54,7 @@ __global__ void __launch_bounds__(kWideThreads + kWideExtraThreads, 1)
   const OwnedColumns owned =
       owned_columns<N>(args, static_cast<int64_t>(slice) * args.slice_chunks, 0, args.slice_chunks);
 
-  // Set up the barriers, while the cluster gathers.
-  if (thread == 0) {
-    barriers.init(warps);
-    for (RowExchange<acc_t>& exchange : exchanges) exchange.init(warps);
-    sm90::fence_barrier_init();
-  }
-  __syncthreads();
-  cluster_arrive(args.slices);
-  cluster_wait(args.slices);
+  set_up_wide_block(args, barriers, exchanges, thread, warps);
 
   if (thread >= threads) {
     release_registers<56>();
@@ -84,14 +73,9 @@ __global__ void __launch_bounds__(kWideThreads + kWideExtraThreads, 1)
     claim_registers<104>();
     const auto owns = [&](int v) { return v * threads + thread < owned.chunks; };
     const auto column_of = [&](int v) { return owned.first + (v * threads + thread) * N; };
-    acc_t weight[kVectors][N];  // zeros where there is no chunk; a branch would cost registers
+    acc_t weight[kVectors][N];
     acc_t grad_weight[kVectors][N] = {};
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      load_weight<true>(args, owns(v) ? column_of(v) : 0, weight[v]);
-#pragma unroll
-      for (int j = 0; j < N; ++j) weight[v][j] = owns(v) ? weight[v][j] : acc_t(0);
-    }
+    load_weights(args, owns, column_of, weight);
 
     RowAhead<x_t, kVectors> more(
         args.grad_sum, args.grad_sum_layout, args.rows, owned, thread, threads,
@@ -162,14 +146,7 @@ __global__ void __launch_bounds__(kWideThreads + kWideExtraThreads, 1)
       turn = turn.next();
     }
 
-    // Store the weight's gradient of this cluster's rows.
-    if (args.partial_weight != nullptr) {
-      acc_t* part_row = args.partial_weight + part * args.H;
-#pragma unroll
-      for (int v = 0; v < kVectors; ++v) {
-        if (owns(v)) store_partial(part_row + column_of(v), grad_weight[v]);
-      }
-    }
+    store_weight_gradient(args, part, owns, column_of, grad_weight);
   }
 #endif
 }

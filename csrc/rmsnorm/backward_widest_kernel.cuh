@@ -15,16 +15,15 @@
 
 #include "common/overlap.cuh"
 #include "rmsnorm/backward_args.cuh"
-#include "rmsnorm/backward_exchange.cuh"
 #include "rmsnorm/backward_math.cuh"
-#include "rmsnorm/backward_weight.cuh"
+#include "rmsnorm/backward_wide_block.cuh"
 #include "rmsnorm/backward_widest_ring.cuh"
 #include "rmsnorm/registers.cuh"
 
 namespace my_ops {
 
 template <typename x_t>
-__global__ void __launch_bounds__(kWidestThreads + kWidestExtraThreads, 1)
+__global__ void __launch_bounds__(kWidestThreads + kWideExtraThreads, 1)
     rmsnorm_backward_widest_kernel(const __grid_constant__ BackwardArgs<x_t> args) {
 #if __CUDA_ARCH__ >= 900
   using acc_t = typename Arithmetic<x_t>::acc_t;
@@ -37,7 +36,7 @@ __global__ void __launch_bounds__(kWidestThreads + kWidestExtraThreads, 1)
   let_next_kernel_start();
 
   // What this block and this thread own.
-  const int threads = blockDim.x - kWidestExtraThreads;  // that compute
+  const int threads = blockDim.x - kWideExtraThreads;  // that compute
   const int warps = threads / kWarpSize;
   const int thread = threadIdx.x;
   const int slice = blockIdx.x % args.slices;
@@ -46,15 +45,7 @@ __global__ void __launch_bounds__(kWidestThreads + kWidestExtraThreads, 1)
   const OwnedColumns owned =
       owned_columns<N>(args, static_cast<int64_t>(slice) * args.slice_chunks, 0, args.slice_chunks);
 
-  // Set up the barriers, while the cluster gathers.
-  if (thread == 0) {
-    barriers.init(warps);
-    for (RowExchange<acc_t>& exchange : exchanges) exchange.init(warps);
-    sm90::fence_barrier_init();
-  }
-  __syncthreads();
-  cluster_arrive(args.slices);
-  cluster_wait(args.slices);
+  set_up_wide_block(args, barriers, exchanges, thread, warps);
 
   if (thread >= threads) {
     release_registers<40>();
@@ -68,14 +59,9 @@ __global__ void __launch_bounds__(kWidestThreads + kWidestExtraThreads, 1)
     const int chunks = owned.chunks - thread;
     const auto owns = [&](int v) { return v * threads < chunks; };
     const auto column_of = [&](int v) { return owned.first + (v * threads + thread) * N; };
-    acc_t weight[kVectors][N];  // zeros where there is no chunk; a branch would cost registers
+    acc_t weight[kVectors][N];
     acc_t grad_weight[kVectors][N] = {};
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      load_weight<true>(args, owns(v) ? column_of(v) : 0, weight[v]);
-#pragma unroll
-      for (int j = 0; j < N; ++j) weight[v][j] = owns(v) ? weight[v][j] : acc_t(0);
-    }
+    load_weights(args, owns, column_of, weight);
 
     const auto packs_at = [&](const Place& place) {
       return reinterpret_cast<const Pack*>(ring) + place.slot * 2 * threads + thread;
@@ -163,14 +149,7 @@ __global__ void __launch_bounds__(kWidestThreads + kWidestExtraThreads, 1)
       turn = turn.next();
     }
 
-    // Store the weight's gradient of this cluster's rows.
-    if (args.partial_weight != nullptr) {
-      acc_t* part_row = args.partial_weight + part * args.H;
-#pragma unroll
-      for (int v = 0; v < kVectors; ++v) {
-        if (owns(v)) store_partial(part_row + column_of(v), grad_weight[v]);
-      }
-    }
+    store_weight_gradient(args, part, owns, column_of, grad_weight);
   }
 #endif
 }

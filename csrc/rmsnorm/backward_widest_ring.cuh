@@ -11,7 +11,6 @@ namespace my_ops {
 
 constexpr int kWidestVectors = 16;
 constexpr int kWidestThreads = 256;
-constexpr int kWidestExtraThreads = 128;
 constexpr int kWidestSlots = 28;
 constexpr int kWidestThreadBytes = kChunkBytes * 2 * kWidestSlots;
 
