@@ -68,8 +68,7 @@ bool fp4_wide(const TensorView& x, const Fp4FactorView& b, const TensorView& bia
   const bool fits = x.scalar_type() != ScalarType::Float && stored_x.stride(1) == 1 &&
                     stored_x.stride(0) >= stored_x.size(1) &&
                     starts_at_multiple_of(x.const_data_ptr(), stored_x.stride(0) * 2, 16) &&
-                    !b.contracts_cols && b.cols % (may_misfit ? 32 : 8) == 0 &&
-                    b.rows * b.cols < int64_t{1} << 34 &&
+                    !b.contracts_cols && can_widen(b) && (!may_misfit || b.cols % 32 == 0) &&
                     starts_at_multiple_of(b.packed.const_data_ptr(), 0, 16);
   if (!fits) return false;
   using AnyTile = WideTiles<__half, Major::depth>::Wide;
