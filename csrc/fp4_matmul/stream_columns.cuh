@@ -11,25 +11,6 @@
 
 namespace my_ops {
 
-// sum = a * b.
-__device__ __forceinline__ void mma_first(__half, float (&sum)[4], uint32_t a0, uint32_t a1,
-                                          uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-      "{%8, %9}, {%10, %10, %10, %10};"
-      : "=f"(sum[0]), "=f"(sum[1]), "=f"(sum[2]), "=f"(sum[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "f"(0.0f));
-}
-
-__device__ __forceinline__ void mma_first(__nv_bfloat16, float (&sum)[4], uint32_t a0, uint32_t a1,
-                                          uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-      "{%8, %9}, {%10, %10, %10, %10};"
-      : "=f"(sum[0]), "=f"(sum[1]), "=f"(sum[2]), "=f"(sum[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "f"(0.0f));
-}
-
 // bfloat16 codes are 2^-126 of their value, so x is multiplied by 2^100. Where an x is so large or
 // so small that products would leave the normal numbers, scales multiply codes after all.
 constexpr uint32_t kColumnLift = 0x71807180u;  // as a pair
@@ -112,10 +93,10 @@ struct StreamColumns {
         stream_pairs(scalar_t{}, Step::word(codes.high[half], w), b);
         const uint4& v = x.words[half * 4 + w];
         if (w % kWords == 0) {
-          mma_first(scalar_t{}, block, a[0], b[0], a[1], b[1], v.x, v.y);
-        } else {
-          mma(scalar_t{}, block, a[0], b[0], a[1], b[1], v.x, v.y);
+#pragma unroll
+          for (float& product : block) product = 0.0f;
         }
+        mma(scalar_t{}, block, a[0], b[0], a[1], b[1], v.x, v.y);
         mma(scalar_t{}, block, a[2], b[2], a[3], b[3], v.z, v.w);
         if (w % kWords == kWords - 1) {
 #pragma unroll
