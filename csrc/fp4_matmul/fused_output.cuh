@@ -85,6 +85,21 @@ __device__ __forceinline__ void with_pair_type(const ProductOutput& out, Body&& 
   }
 }
 
+// Stores the strips that `for_each_strip` gives, in pairs where the results allow it.
+template <typename ForEachStrip>
+__device__ __forceinline__ void store_strips(const FusedArguments& args, const StripWriter& writer,
+                                             const ForEachStrip& for_each_strip) {
+  if (args.pairs) {
+    with_pair_type(args.out, [&](auto type) {
+      for_each_strip([&](int64_t token, float4 sum) {
+        writer.template store_pairs<decltype(type)>(token, sum);
+      });
+    });
+  } else {
+    for_each_strip([&](int64_t token, float4 sum) { writer.store(token, sum); });
+  }
+}
+
 // All threads of the block or its cluster, in both roles. Without a cluster its barrier would be
 // that of __syncthreads(), for which all threads have to be at one place in the program.
 template <typename Tile>
@@ -129,15 +144,7 @@ __device__ __forceinline__ void add_and_store(const FusedArguments& args, uint32
       if (j < Tile::kStrips) store(first_token + 8 * j, sum);
     }
   };
-  if (args.pairs) {
-    with_pair_type(args.out, [&](auto type) {
-      for_each_strip([&](int64_t token, float4 sum) {
-        writer.template store_pairs<decltype(type)>(token, sum);
-      });
-    });
-  } else {
-    for_each_strip([&](int64_t token, float4 sum) { writer.store(token, sum); });
-  }
+  store_strips(args, writer, for_each_strip);
 }
 
 // Two blocks of a cluster have a part of every sum: each sends what the other one stores, every
@@ -170,15 +177,7 @@ __device__ __forceinline__ void exchange_and_store(const FusedArguments& args, u
                         mine.z + bits_float(words.z), mine.w + bits_float(words.w)));
     }
   };
-  if (args.pairs) {
-    with_pair_type(args.out, [&](auto type) {
-      for_each_strip([&](int64_t token, float4 sum) {
-        writer.template store_pairs<decltype(type)>(token, sum);
-      });
-    });
-  } else {
-    for_each_strip([&](int64_t token, float4 sum) { writer.store(token, sum); });
-  }
+  store_strips(args, writer, for_each_strip);
 }
 
 }  // namespace my_ops
