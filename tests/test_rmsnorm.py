@@ -82,18 +82,19 @@ def hugging_face_llama(x, weight, eps):
     return weight * wide.to(x.dtype)
 
 
+@pytest.mark.parametrize("H", [511, 512])
 @pytest.mark.parametrize("w_dtype", ["same", torch.float32])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
-def test_hugging_face_cast_order(device, dtype, w_dtype):
+def test_hugging_face_cast_order(device, dtype, w_dtype, H):
     # Rows whose mean square is a power of four: rstd is exact, so that every bit has to agree.
-    signs = sample((64, 512), dtype, device).sign()
+    signs = sample((64, H), dtype, device).sign()
     x = signs * 2.0 ** torch.arange(-8, 8, dtype=dtype, device=device).repeat_interleave(4)[:, None]
-    weight = sample((512,), dtype if w_dtype == "same" else w_dtype, device)
+    weight = sample((H,), dtype if w_dtype == "same" else w_dtype, device)
     expected = hugging_face_llama(x, weight, 0.0)
     y = my_ops.rmsnorm(x, weight, 0.0, cast_order="hf", out_dtype=expected.dtype)
     assert torch.equal(y, expected)
     # Elsewhere only where the last bit of rstd decides a rounding: rare.
-    x = sample((64, 512), dtype, device)
+    x = sample((64, H), dtype, device)
     expected = hugging_face_llama(x, weight, 1e-5)
     y = my_ops.rmsnorm(x, weight, 1e-5, cast_order="hf", out_dtype=expected.dtype)
     if dtype == torch.float32:
@@ -206,6 +207,19 @@ def test_a_row_does_not_depend_on_the_others(device, H):
         assert torch.equal(my_ops.rmsnorm(x[rows], weight), y[rows])
         part = torch.ops.my_ops.rmsnorm_backward_x(grad[rows], None, x[rows], weight, 1e-6, 0.0)
         assert torch.equal(part, grad_x[rows])
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("H", [3, 111, 255])
+def test_nor_on_how_many_rows_a_lane_takes(device, H):
+    """Of narrow rows of odd width: four from 65536 rows on, one of fewer."""
+    x, residual = (sample((65_541, H), torch.bfloat16, device) for _ in range(2))
+    weight = sample((H,), torch.bfloat16, device)
+    y, total = my_ops.add_rmsnorm(x, residual, weight)
+    assert torch.equal(total, x + residual)
+    for rows in (slice(0, 40_000), slice(40_000, None)):
+        part, _ = my_ops.add_rmsnorm(x[rows], residual[rows], weight)
+        assert torch.equal(part, y[rows])
 
 
 @pytest.mark.parametrize("shape", [(0,), (0, 7168), (4, 0), (0, 0), (3, 0, 8), (2, 0, 0)])

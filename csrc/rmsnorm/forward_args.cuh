@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "rmsnorm/phase.cuh"
 #include "rmsnorm/row_layout.h"
 
 namespace my_ops {
@@ -26,6 +27,8 @@ struct ForwardArgs {
   double weight_offset;
   bool round_before_weight;  // to x_t, as Hugging Face's Llama does
   OutputType output_type;
+  Phase phase;       // where kInPhases
+  int rows_in_turn;  // that lanes take one after another, where kRowsInTurn
   bool few_blocks;   // so few that the kernel in front of this one is as long
   int slices;        // blocks that share a row
   int slice_chunks;  // chunks of a row in each of them

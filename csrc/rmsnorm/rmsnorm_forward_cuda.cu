@@ -38,8 +38,7 @@ void rmsnorm_forward_cuda(const TensorView& x, const TensorView& residual, const
 
     constexpr int kChunk = kChunkElements<x_t>;
     constexpr auto kElements = Access::elements;
-    const DeviceLimits limits =
-        device_limits(rmsnorm_forward_kernel<x_t, w_t, 0, 24, kElements, Phase::whole>);
+    const DeviceLimits limits = device_limits(rmsnorm_forward_kernel<x_t, w_t, 0, 24, kElements>);
     auto config = forward_config(args.H, row_packs<x_t>(args.H), limits);
     config.overlaps = limits.max_cluster_blocks > 1;  // both came with compute capability 9.0
     OwnedTensor partial_sums;
