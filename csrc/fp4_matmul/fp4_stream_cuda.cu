@@ -1,7 +1,8 @@
-// fp4_linear for few rows of x: launches the stream kernel.
+// fp4_linear for few rows of x: launches the stream or the panel kernel.
 #include "common/launch.cuh"
 #include "fp4_matmul/fp4_operands.cuh"
 #include "fp4_matmul/fp4_stream.h"
+#include "fp4_matmul/panel_kernel.cuh"
 #include "fp4_matmul/stream_kernel.cuh"
 
 namespace my_ops {
@@ -29,6 +30,21 @@ void launch_stream(const StreamArguments& args, const StreamPlan& plan, bool ove
   }
 }
 
+template <typename scalar_t, Fp4Format kFormat, int kTiles, int kGroups>
+void launch_panel_tile(const StreamArguments& args, const PanelPlan& plan) {
+  using Tile = PanelTile<scalar_t, kFormat, kTiles, kGroups>;
+  launch_with({1, true}, fp4_panel_kernel<Tile>, plan.panels, Tile::kThreads, Tile::kSharedBytes,
+              args);
+}
+
+template <typename scalar_t, Fp4Format kFormat>
+void launch_panel(const StreamArguments& args, const PanelPlan& plan) {
+  if (plan.groups == 1) return launch_panel_tile<scalar_t, kFormat, 2, 1>(args, plan);
+  if (plan.tiles == 2) return launch_panel_tile<scalar_t, kFormat, 2, 2>(args, plan);
+  if (plan.tiles == 4) return launch_panel_tile<scalar_t, kFormat, 4, 2>(args, plan);
+  launch_panel_tile<scalar_t, kFormat, 7, 2>(args, plan);
+}
+
 }  // namespace
 
 bool fp4_stream(const TensorView& x, const Fp4FactorView& b, const TensorView& bias,
@@ -44,10 +60,16 @@ bool fp4_stream(const TensorView& x, const Fp4FactorView& b, const TensorView& b
     return false;
   }
   const cudaDeviceProp& device = current_device_properties();
+  const int sms = device.multiProcessorCount;
+  using AnyPanel = PanelTile<__half, Fp4Format::nvfp4, 7, 2>;
+  static const bool panels = runs_wgmma(fp4_panel_kernel<AnyPanel>, AnyPanel::kThreads);
+  const PanelPlan panel =
+      panels ? plan_panel(x.size(0), y.size(1), b.depth(), scale_block, sms) : PanelPlan{};
   const StreamPlan plan =
-      plan_stream(x.size(0), y.size(1), b.depth(), scale_block,
-                  static_cast<int64_t>(device.sharedMemPerBlockOptin), device.multiProcessorCount);
-  if (plan.warps == 0) return false;
+      panel.tiles > 0 ? StreamPlan{}
+                      : plan_stream(x.size(0), y.size(1), b.depth(), scale_block,
+                                    static_cast<int64_t>(device.sharedMemPerBlockOptin), sms);
+  if (panel.tiles == 0 && plan.warps == 0) return false;
   const int row_bytes = plan.steps * kStreamDepth / scale_block;
   const StreamArguments args{
       codes,
@@ -61,14 +83,21 @@ bool fp4_stream(const TensorView& x, const Fp4FactorView& b, const TensorView& b
       plan.memory};
   using AnyTile = StreamTile<__half, Fp4Format::nvfp4, 1, false, false>;
   const bool overlapping = runs_clusters(fp4_stream_kernel<AnyTile>);
-  const bool nvfp4 = b.format == Fp4Format::nvfp4;
-  if (x.scalar_type() == ScalarType::Half) {
-    nvfp4 ? launch_stream<__half, Fp4Format::nvfp4>(args, plan, overlapping)
-          : launch_stream<__half, Fp4Format::mxfp4>(args, plan, overlapping);
-  } else {
-    nvfp4 ? launch_stream<__nv_bfloat16, Fp4Format::nvfp4>(args, plan, overlapping)
-          : launch_stream<__nv_bfloat16, Fp4Format::mxfp4>(args, plan, overlapping);
-  }
+  const auto launch_for = [&](auto element, auto format) {
+    using scalar_t = decltype(element);
+    if (panel.tiles > 0) {
+      launch_panel<scalar_t, decltype(format)::value>(args, panel);
+    } else {
+      launch_stream<scalar_t, decltype(format)::value>(args, plan, overlapping);
+    }
+  };
+  const auto launch_format = [&](auto format) {
+    x.scalar_type() == ScalarType::Half ? launch_for(__half{}, format)
+                                        : launch_for(__nv_bfloat16{}, format);
+  };
+  b.format == Fp4Format::nvfp4
+      ? launch_format(std::integral_constant<Fp4Format, Fp4Format::nvfp4>{})
+      : launch_format(std::integral_constant<Fp4Format, Fp4Format::mxfp4>{});
   return true;
 }
 

@@ -51,7 +51,7 @@ struct StreamColumns {
     for (int s = 0; s < kSteps; ++s) {
 #pragma unroll
       for (int w = 0; w < 8; ++w) {
-        uint4& v = x[s].words[w];
+        uint4& v = x[s].words[0][w];
         v = {multiply_pairs(scalar_t{}, v.x, kColumnLift),
              multiply_pairs(scalar_t{}, v.y, kColumnLift),
              multiply_pairs(scalar_t{}, v.z, kColumnLift),
@@ -91,7 +91,7 @@ struct StreamColumns {
         uint32_t a[4], b[4];
         stream_pairs(scalar_t{}, Step::word(codes.low[half], w), a);
         stream_pairs(scalar_t{}, Step::word(codes.high[half], w), b);
-        const uint4& v = x.words[half * 4 + w];
+        const uint4& v = x.words[0][half * 4 + w];
         if (w % kWords == 0) {
 #pragma unroll
           for (float& product : block) product = 0.0f;
@@ -102,7 +102,7 @@ struct StreamColumns {
 #pragma unroll
           for (int e = 0; e < 4; ++e) {
             const float factor = (e < 2 ? low : high).of[w / kWords];
-            float& sum = sums[(half * 4 + w) / kWords % 2][e];
+            float& sum = sums[0][(half * 4 + w) / kWords % 2][e];
             sum = fmaf(Step::kMx ? block[e] * kBlockFactor : block[e], factor, sum);
           }
         }

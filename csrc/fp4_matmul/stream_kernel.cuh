@@ -152,8 +152,7 @@ __global__ void __launch_bounds__(Tile::kMaxWarps * 32, 1)
         fresh = false;
         __syncwarp();  // x is taken before sums take its place
         float4& mine = sums[tile * 32 + lane];
-        float4 total = {part[0][0] + part[1][0], part[0][1] + part[1][1], part[0][2] + part[1][2],
-                        part[0][3] + part[1][3]};
+        float4 total = Step::total(part[0]);
         if constexpr (Tile::kColumns) {
           total = StreamColumns<Tile>::finish(total, lifted, scale.scale_factor);
         }

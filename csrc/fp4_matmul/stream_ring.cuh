@@ -20,13 +20,15 @@ struct StreamArguments {
   StreamMemory memory;  // of a warp
 };
 
-template <typename scalar_t_, Fp4Format kFormat_, int kSteps_, bool kRagged_, bool kColumns_>
+template <typename scalar_t_, Fp4Format kFormat_, int kSteps_, bool kRagged_, bool kColumns_,
+          int kGroups_ = 1>
 struct StreamTile {
   using scalar_t = scalar_t_;
   static constexpr Fp4Format kFormat = kFormat_;
   static constexpr int kSteps = kSteps_;  // of a warp in each tile
   static constexpr bool kRagged = kRagged_;
   static constexpr bool kColumns = kColumns_;  // few rows of x (stream_columns.cuh)
+  static constexpr int kGroups = kGroups_;     // of eight rows of x
   static constexpr int kMaxWarps = stream_max_warps(kSteps, kRagged);
   static constexpr int kScaleBlock = fp4_block_size(kFormat);
   static constexpr int kScaleBytes = kStreamDepth / kScaleBlock;  // of a row in a step

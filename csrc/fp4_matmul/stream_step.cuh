@@ -39,7 +39,8 @@ struct StreamStep {
   using scalar_t = typename Tile::scalar_t;
   static constexpr bool kMx = Tile::kFormat == Fp4Format::mxfp4;
   static constexpr bool kHalf = std::is_same_v<scalar_t, __half>;
-  using Sums = float[2][4];  // two, as an instruction waits for the one before it
+  // Of a group of eight rows of x two, as an instruction waits for the one before it.
+  using Sums = float[Tile::kGroups][2][4];
   using X = StreamX<Tile>;
 
   // The scale bytes of 32 codes of either row, for words 0-3 and 4-7.
@@ -113,9 +114,12 @@ struct StreamStep {
           a[i] = multiply_pairs(scalar_t{}, a[i], low_pairs[w / 2]);
           b[i] = multiply_pairs(scalar_t{}, b[i], high_pairs[w / 2]);
         }
-        const uint4& v = x.words[half * 4 + w];
-        mma(scalar_t{}, sums[w % 2], a[0], b[0], a[1], b[1], v.x, v.y);
-        mma(scalar_t{}, sums[w % 2], a[2], b[2], a[3], b[3], v.z, v.w);
+#pragma unroll
+        for (int group = 0; group < Tile::kGroups; ++group) {
+          const uint4& v = x.words[group][half * 4 + w];
+          mma(scalar_t{}, sums[group][0], a[0], b[0], a[1], b[1], v.x, v.y);
+          mma(scalar_t{}, sums[group][1], a[2], b[2], a[3], b[3], v.z, v.w);
+        }
       }
     }
   }
@@ -124,7 +128,7 @@ struct StreamStep {
   __device__ static __forceinline__ void multiply_wide(Sums& sums, const Codes& codes,
                                                        const Scales& scales, const X& x) {
     constexpr __nv_bfloat16 kElement{};
-    float part[4] = {};
+    float parts[Tile::kGroups][4] = {};
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
 #pragma unroll
@@ -132,23 +136,37 @@ struct StreamStep {
         uint32_t a[4], b[4];
         decode_wide(word(codes.low[half], w), scales.low[half], a);
         decode_wide(word(codes.high[half], w), scales.high[half], b);
-        const uint4& v = x.words[half * 4 + w];
-        if constexpr (kHalf) {
-          const PairPieces p[4] = {bf16_pieces(v.x), bf16_pieces(v.y), bf16_pieces(v.z),
-                                   bf16_pieces(v.w)};
-          mma(kElement, part, a[0], b[0], a[1], b[1], p[0].low, p[1].low);
-          mma(kElement, part, a[2], b[2], a[3], b[3], p[2].low, p[3].low);
-          mma(kElement, part, a[0], b[0], a[1], b[1], p[0].high, p[1].high);
-          mma(kElement, part, a[2], b[2], a[3], b[3], p[2].high, p[3].high);
-        } else {
-          mma(kElement, part, a[0], b[0], a[1], b[1], v.x, v.y);
-          mma(kElement, part, a[2], b[2], a[3], b[3], v.z, v.w);
+#pragma unroll
+        for (int group = 0; group < Tile::kGroups; ++group) {
+          const uint4& v = x.words[group][half * 4 + w];
+          auto& part = parts[group];
+          if constexpr (kHalf) {
+            const PairPieces p[4] = {bf16_pieces(v.x), bf16_pieces(v.y), bf16_pieces(v.z),
+                                     bf16_pieces(v.w)};
+            mma(kElement, part, a[0], b[0], a[1], b[1], p[0].low, p[1].low);
+            mma(kElement, part, a[2], b[2], a[3], b[3], p[2].low, p[3].low);
+            mma(kElement, part, a[0], b[0], a[1], b[1], p[0].high, p[1].high);
+            mma(kElement, part, a[2], b[2], a[3], b[3], p[2].high, p[3].high);
+          } else {
+            mma(kElement, part, a[0], b[0], a[1], b[1], v.x, v.y);
+            mma(kElement, part, a[2], b[2], a[3], b[3], v.z, v.w);
+          }
         }
       }
     }
     // The other sums are these over the factor that the result is multiplied by at last.
 #pragma unroll
-    for (int e = 0; e < 4; ++e) sums[0][e] += kHalf ? part[e] * 0x1p-5f : part[e];
+    for (int group = 0; group < Tile::kGroups; ++group) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        sums[group][0][e] += kHalf ? parts[group][e] * 0x1p-5f : parts[group][e];
+      }
+    }
+  }
+
+  __device__ static __forceinline__ float4 total(const float (&sums)[2][4]) {
+    return {sums[0][0] + sums[1][0], sums[0][1] + sums[1][1], sums[0][2] + sums[1][2],
+            sums[0][3] + sums[1][3]};
   }
 
   __device__ static __forceinline__ uint32_t word(const uint4& codes, int w) {

@@ -13,16 +13,16 @@ __device__ __forceinline__ uint4 load_shared16(const uint8_t* from) {
   return *reinterpret_cast<const uint4*>(from);
 }
 
-// A step of x. A lane has of row lane / 4 the elements at the same k as its codes; with kColumns
-// lane 8 t + 4 m + t of x's row m alone, and the other columns of B are zeros.
+// A step of x. A lane has of row lane / 4 of each group the elements at the same k as its codes;
+// with kColumns lane 8 t + 4 m + t of x's row m alone, and the other columns of B are zeros.
 template <typename Tile>
 struct StreamX {
-  uint4 words[8];
+  uint4 words[Tile::kGroups][8];
 
   // Starts the copies of a step, whole rows: straight into registers lanes would read 16 bytes 64
   // bytes apart, and the 17 MB of 8 rows took 2 us longer.
   __device__ static __forceinline__ void copy(const StreamArguments& args, uint8_t* to, int k) {
-    constexpr int kRows = Tile::kColumns ? kStreamColumns : kStreamTokens;
+    constexpr int kRows = Tile::kColumns ? kStreamColumns : 8 * Tile::kGroups;
     const int lane = threadIdx.x % 32;
     const int valid = k + lane * 8 < static_cast<int>(args.out.K) ? 16 : 0;
     const auto* from = static_cast<const uint16_t*>(args.x) + k + lane * 8;
@@ -38,13 +38,16 @@ struct StreamX {
   // Rows that x has not repeat its last one; what comes of them is not stored.
   __device__ __forceinline__ void take(const uint8_t* from, int M) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const int row = min(Tile::kColumns ? g % 2 : g, M - 1);
     const uint32_t kept = !Tile::kColumns || g / 2 == t ? ~0u : 0u;
 #pragma unroll
-    for (int w = 0; w < 8; ++w) {
-      const int chunk = w / 4 * 16 + t * 4 + w % 4;
-      const uint4 v = pair_order(load_shared16(from + row * kStreamXBytes + place(row, chunk)));
-      words[w] = {v.x & kept, v.y & kept, v.z & kept, v.w & kept};
+    for (int group = 0; group < Tile::kGroups; ++group) {
+      const int row = min(Tile::kColumns ? g % 2 : 8 * group + g, M - 1);
+#pragma unroll
+      for (int w = 0; w < 8; ++w) {
+        const int chunk = w / 4 * 16 + t * 4 + w % 4;
+        const uint4 v = pair_order(load_shared16(from + row * kStreamXBytes + place(row, chunk)));
+        words[group][w] = {v.x & kept, v.y & kept, v.z & kept, v.w & kept};
+      }
     }
   }
 
