@@ -12,15 +12,16 @@
 namespace my_ops {
 namespace {
 
-// Stages and slots fill shared memory. Two warpgroups that share a row's steps take turns by
-// themselves, so one set of operands each is enough: 24.5 us at 64 rows of x, 8192 x 8192, against
-// 25.2 with two, for which there are few registers. With 128 rows and operands of four
-// instructions in work 29.6 us, with those of two 30.5.
+// Two warpgroups that share a row's steps take turns by themselves, so one set of operands each is
+// enough. One that has them alone decodes into a second set: 21.8 us at 64 rows of x, 8192 x 8192,
+// against 24.5 with two warpgroups. With 128 rows and operands of four instructions in work 29.6
+// us, with those of two 30.5. More slots than these are slower, as the first step of a warp waits
+// behind its last: with 64 rows and six 23.1 us, with 32 rows and three 20.4 instead of 19.7.
 template <typename scalar_t, Fp4Format kFormat, bool kRagged>
 struct FusedTiles {
   using Tokens16 = FusedTile<scalar_t, kFormat, 16, 256, 6, 3, 2, 1, kRagged>;
-  using Tokens32 = FusedTile<scalar_t, kFormat, 32, 128, 8, 3, 2, 1, kRagged>;
-  using Tokens64 = FusedTile<scalar_t, kFormat, 64, 128, 6, 3, 1, 1, kRagged>;
+  using Tokens32 = FusedTile<scalar_t, kFormat, 32, 256, 4, 2, 2, 1, kRagged>;
+  using Tokens64 = FusedTile<scalar_t, kFormat, 64, 128, 6, 3, 2, 2, kRagged>;
   using Tokens128 = FusedTile<scalar_t, kFormat, 128, 128, 5, 2, 2, 2, kRagged>;
   using Tokens256 = FusedTile<scalar_t, kFormat, 256, 64, 5, 3, 1, 2, kRagged>;
 };

@@ -22,9 +22,9 @@ struct FusedPlan {
 constexpr int kFusedRows = 128;   // of the weight, in every tile
 constexpr int kFusedDepth = 256;  // of K, in a step
 
-// How many groups of two warpgroups share the steps of a tile. Two hide more; from 128 rows of x on
-// there are no registers for them.
-constexpr int fused_depth_groups(int tokens) { return tokens <= 64 ? 2 : 1; }
+// How many groups of two warpgroups share the steps of a tile. Two hide more; from 64 rows of x on
+// one with more registers is faster, and from 128 on there is no room for two.
+constexpr int fused_depth_groups(int tokens) { return tokens <= 32 ? 2 : 1; }
 
 // How x comes to a tile. From its rows, through the registers of the producers, where there are 16:
 // with more these loads do not keep up (27.4 us at 32 rows, 8192 x 8192). By the copy engine, in
@@ -36,11 +36,11 @@ constexpr bool fused_takes_map(int tokens, bool ragged) { return tokens >= 256 &
 constexpr int fused_warps(int tokens) { return kFusedRows / 16 * fused_depth_groups(tokens); }
 
 // Of a step, from what products of 8192 x 8192 take on an H200 beside the few microseconds in which
-// they start and end: 20.5 us with 16 rows of x, 20.6 (32), 24.5 (64), 29.6 (128), 49.1 (256).
+// they start and end: 20.5 us with 16 rows of x, 19.2 (32), 21.8 (64), 29.6 (128), 49.1 (256).
 constexpr double fused_step_microseconds(int tokens) {
   return tokens == 16    ? 0.85
-         : tokens == 32  ? 0.92
-         : tokens == 64  ? 1.2
+         : tokens == 32  ? 0.88
+         : tokens == 64  ? 1.05
          : tokens == 128 ? 1.65
                          : 2.7;
 }
