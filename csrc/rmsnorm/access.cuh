@@ -53,20 +53,17 @@ __device__ __forceinline__ uint4 as_words(uint4 pack) {
 // Loads come before shifts, a few chunks at a time, and none depends on a branch: otherwise each
 // waits for the one before. With kLastOnce there is one place where the last chunk is loaded, not
 // one for each v: 84 % of the copy rate at 3584 columns from an odd one on, against 79 %.
-template <Access kAccess, bool kWords = true, bool kLastOnce = true, typename scalar_t, int N,
-          int kCount>
+template <Access kAccess, bool kLastOnce = true, typename scalar_t, int N, int kCount>
 __device__ __forceinline__ void load_run(Vec<scalar_t, N> (&run)[kCount], const scalar_t* from,
                                          int left, int stride, float fill) {
   Vec<scalar_t, N> filled;
 #pragma unroll
   for (int j = 0; j < N; ++j) filled.elements[j] = narrow<scalar_t>(fill);
-  if constexpr (kAccess == Access::elements || (kAccess == Access::packs && !kWords)) {
+  if constexpr (kAccess == Access::elements) {
 #pragma unroll
     for (int v = 0; v < kCount; ++v) {
       run[v] = filled;
-      if (v * stride < left) {
-        run[v] = *reinterpret_cast<const Vec<scalar_t, N>*>(from + v * stride * N);
-      }
+      if (v * stride < left) run[v].elements[0] = from[v * stride];
     }
   } else if constexpr (kAccess == Access::packs) {
     constexpr int kPacks = sizeof(run[0]) / kChunkBytes;
@@ -139,6 +136,24 @@ __device__ __forceinline__ void load_run(Vec<scalar_t, N> (&run)[kCount], const 
       }
     }
   }
+}
+
+// Waits until all of `run` is there: whatever depends on what was loaded will do.
+template <typename Chunk, int kCount>
+__device__ __forceinline__ void wait_for_loads(const Chunk (&run)[kCount]) {
+  unsigned bits = 0;
+#pragma unroll
+  for (int v = 0; v < kCount; ++v) {
+    const auto* words = reinterpret_cast<const unsigned*>(&run[v]);
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(Chunk) / sizeof(unsigned)); ++i) bits |= words[i];
+  }
+  asm volatile(
+      "{\n"
+      ".reg .pred rare;\n"
+      "setp.eq.u32 rare, %0, 0x7fffffff;\n"
+      "@rare nanosleep.u32 0;\n"
+      "}\n" ::"r"(bits));
 }
 
 // y and the sum are dense and our own, so their packs are aligned wherever x comes in packs. Spelt

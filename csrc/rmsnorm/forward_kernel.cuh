@@ -105,8 +105,8 @@ __global__ void __maxnreg__((kForwardRegisters<x_t, w_t, kVectors, kAccess>))
   Vec<w_t, N> weight[kBatch];
   const auto load_weight = [&](int batch) {
     const int offset = batch * kStride;
-    load_run<kAccess, true, kLastOnce>(weight, args.weight + first + offset * N,
-                                       args.weight == nullptr ? 0 : owned - offset, kStride, 1);
+    load_run<kAccess, kLastOnce>(weight, args.weight + first + offset * N,
+                                 args.weight == nullptr ? 0 : owned - offset, kStride, 1);
   };
   if constexpr (kInTurn) load_weight(0);
 
@@ -117,8 +117,7 @@ __global__ void __maxnreg__((kForwardRegisters<x_t, w_t, kVectors, kAccess>))
 
     // Load: all of x first, then what is added to it.
     Vec<x_t, N> x[kVectors];
-    load_run<kAccess, true, kLastOnce>(x, args.x + args.x_layout.offset(row) + first, left, kStride,
-                                       0);
+    load_run<kAccess, kLastOnce>(x, args.x + args.x_layout.offset(row) + first, left, kStride, 0);
     if constexpr (kAhead) load_weight(0);
     if (few_blocks) let_next_kernel_start();
     if (args.residual != nullptr) {
@@ -128,8 +127,8 @@ __global__ void __maxnreg__((kForwardRegisters<x_t, w_t, kVectors, kAccess>))
       for (int batch = 0; batch < kVectors; batch += kBatch) {
         const int offset = batch * kStride;
         Vec<x_t, N> residual[kBatch];
-        load_run<kAccess, true, kLastOnce>(residual, from_residual + offset * N, left - offset,
-                                           kStride, 0);
+        load_run<kAccess, kLastOnce>(residual, from_residual + offset * N, left - offset, kStride,
+                                     0);
 #pragma unroll
         for (int i = 0; i < kBatch; ++i) {
           const int v = batch + i;
