@@ -121,6 +121,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module_) {
                     const std::string&>(ops, "fp4_dequantize");
   define_dispatched(ops, "fp4_hadamard", &my_ops::fp4_hadamard);
   define_dispatched(ops, "fp4_matmul_forward", &my_ops::fp4_matmul_forward);
+  define_dispatched(ops, "fp4_matmul_pair_forward", &my_ops::fp4_matmul_pair_forward);
   define_dispatched(ops, "fp4_matmul_backward_A", &my_ops::fp4_matmul_backward_A);
   define_dispatched(ops, "fp4_matmul_backward_B", &my_ops::fp4_matmul_backward_B);
   define_dispatched(ops, "fp4_linear_forward", &my_ops::fp4_linear_forward);

@@ -75,6 +75,39 @@ def test_product_of_the_quantized_operands(device, format, M, K, N):
         assert torch.equal(my_ops.fp4_matmul(a, qb, format), y)
 
 
+# On Hopper one launch quantizes both: rows and columns of b, their tails, b with a pitch, several
+# leading dimensions; and where that is not done: K, N or b that is not aligned.
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize(
+    ("leading", "K", "N"),
+    [
+        ([520], 2176, 2056),
+        ([3, 260], 1152, 1032),
+        ([300], 4096, 16384),
+        ([257], 1040, 1032),
+        ([257], 1152, 1028),
+    ],
+)
+def test_operands_that_are_quantized_together(device, dtype, format, leading, K, N):
+    if device == "cpu":
+        K, N = K // 8, N // 8
+    a = torch.randn(*leading, K, dtype=dtype, device=device)
+    a.view(-1, K)[1, ::128], a.view(-1, K)[2, 5], a.view(-1, K)[3, 7] = 0, torch.nan, torch.inf
+    wide = torch.randn(K, N + 8, dtype=dtype, device=device)
+    for b in wide[:, :N].contiguous(), wide[:, :N], wide[:, :N].t().contiguous().t(), wide[:, 1:9]:
+        name = str(dtype).removeprefix("torch.")
+        y, *parts = torch.ops.my_ops.fp4_matmul_pair_forward(a, b, format, name)
+        factors = [PackedFactor.of(q) for q in quantized(a, b, format)]
+        for (packed, scale, amax, *_), found in zip(factors, (parts[:3], parts[3:]), strict=True):
+            assert torch.equal(found[0], packed)
+            assert torch.equal(found[1], scale)
+            assert found[2].numel() == 0 if amax is None else torch.equal(found[2], amax)
+        expected = torch.ops.my_ops.fp4_matmul_forward(*factors[0], *factors[1], format, name)
+        assert torch.equal(y.view(torch.int16), expected.view(torch.int16))
+        assert torch.equal(my_ops.fp4_matmul(a, b, format).view(torch.int16), y.view(torch.int16))
+
+
 @pytest.mark.parametrize("format", FORMATS)
 def test_integers_are_exact(device, format):
     # Magnitudes of E2M1 with a 6 in each block, so that the scales are exact; sums below 2^24.
@@ -463,6 +496,7 @@ def test_opcheck(device, format):
     ops = torch.ops.my_ops
     a, b = torch.randn(2, 3, 37, device=device), torch.randn(37, 5, device=device)
     grad = torch.randn(2, 3, 5, device=device, dtype=torch.bfloat16)
+    opcheck(ops.fp4_matmul_pair_forward.default, (a, b, format, "bfloat16"))
     qa, qb = quantized(a, b, format)
     right = tuple(PackedFactor.of(qb))
     other = PackedFactor.of(my_ops.fp4_quantize(a[0], format, axis=0))
@@ -592,6 +626,8 @@ def test_errors_of_the_raw_operators(device):
             (*left, *short, *names),
             "b_shape: expected as many rows as a has columns (32), got [16, 3]",
         ),
+        ("pair_forward", (a.double(), b, *names), "a: expected float32, float16 or bfloat16, got"),
+        ("pair_forward", (a, b[:16], *names), "b: expected the shape [32, N], got [16, 3]"),
         (
             "backward_A",
             (grad[:, :2], *right, *names),
@@ -608,7 +644,7 @@ def test_errors_of_the_raw_operators(device):
             "grad: expected the leading dimensions of a_shape [4, 32], got [2, 3]",
         ),
     ):
-        name = "fp4_matmul" if op == "forward" else f"fp4_matmul_{op}"
+        name = "fp4_matmul" if "forward" in op else f"fp4_matmul_{op}"
         actual = message(getattr(torch.ops.my_ops, f"fp4_matmul_{op}"), *arguments)
         assert actual.startswith(f"my_ops.{name}: {expected}"), actual
 

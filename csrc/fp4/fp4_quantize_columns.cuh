@@ -42,13 +42,13 @@ __device__ __forceinline__ void column_of(const uint32_t (&rows)[kRows], int c,
   }
 }
 
+// A thread block's rows from first_row on, and the elements of `tile` along K.
 template <Fp4Format kFormat, bool kStochastic, bool kAligned, typename scalar_t>
-__global__ void __launch_bounds__(32 * kColumnWarps)
-    fp4_quantize_columns_kernel(const scalar_t* x,             // [K, rows], k_stride
-                                __nv_fp4x2_storage_t* packed,  // [rows, ceil(K / 2)]
-                                uint8_t* scale,                // [rows, ceil(K / kBlock)]
-                                Fp4Rows shape, const float* amax, Fp4ScaleMode scale_mode,
-                                uint64_t seed) {
+__device__ __forceinline__ void quantize_column_tile(const scalar_t* x,
+                                                     __nv_fp4x2_storage_t* packed, uint8_t* scale,
+                                                     const Fp4Rows& shape, Nvfp4TensorScale tensor,
+                                                     Fp4ScaleMode scale_mode, uint64_t seed,
+                                                     int64_t first_row, int64_t tile) {
   constexpr int kBlock = fp4_block_size(kFormat);
   constexpr int kColumns = kColumnsOfThread<scalar_t>;
   constexpr int kTileRows = 32 * kColumns, kTileK = kColumnWarps * kColumnWarpRows;
@@ -59,72 +59,83 @@ __global__ void __launch_bounds__(32 * kColumnWarps)
   const int64_t K = shape.K, packed_stride = (K + 1) / 2;
   const int64_t scale_stride = (K + kBlock - 1) / kBlock;
   const int64_t chunks_of_row = (K + kFp4Chunk - 1) / kFp4Chunk;
-  const int64_t first_row = int64_t{blockIdx.x} * kTileRows;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int column = lane * kColumns;
   const int64_t columns_left = shape.rows - first_row - column;
   const int columns = columns_left < kColumns ? static_cast<int>(columns_left) : kColumns;
+  const int64_t warp_k = tile * kTileK + warp * kColumnWarpRows;
+  const int64_t k_left = K - warp_k;
+
+  // Load
+  uint32_t rows[kColumnWarpRows / kBlock][kBlock];
+#pragma unroll
+  for (int r = 0; r < kColumnWarpRows; ++r) {
+    const scalar_t* x_row = x + (warp_k + r) * shape.k_stride + first_row + column;
+    rows[r / kBlock][r % kBlock] = load_columns<kAligned>(x_row, r < k_left ? columns : 0);
+  }
+
+  // Reduce and compute
+#pragma unroll
+  for (int b = 0; b < kColumnWarpRows / kBlock; ++b) {
+    const int block = warp * (kColumnWarpRows / kBlock) + b;
+    const float2 largest = largest_magnitudes<scalar_t, /*kKeepNaN=*/true>(rows[b]);
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      uint32_t elements[kBlock];
+      column_of<scalar_t>(rows[b], c, elements);
+      const float block_amax = c == 0 ? largest.x : largest.y;
+      const auto [byte, factor] = fp4_block_factor<kFormat>(block_amax, tensor, scale_mode);
+      tile_scales[block][column + c] = byte;
+#pragma unroll
+      for (int i = 0; i < kBlock / kFp4Chunk; ++i) {
+        const int chunk = block * (kBlock / kFp4Chunk) + i;
+        const uint64_t counter =
+            (first_row + column + c) * chunks_of_row + tile * kTileChunks + chunk;
+        uint32_t words[kFp4Chunk], codes[2];
+        memcpy(words, elements + i * kFp4Chunk, sizeof words);
+        encode_chunk<kFormat, kStochastic, float>(words, factor, seed, counter, codes);
+        tile_codes[chunk][column + c] = make_uint2(codes[0], codes[1]);
+      }
+    }
+  }
+  __syncthreads();
+
+  // Store
+  for (int i = threadIdx.x; i < kTileRows * kTileChunks; i += blockDim.x) {
+    const int64_t row = first_row + i / kTileChunks;
+    const int64_t k = tile * kTileK + i % kTileChunks * kFp4Chunk;
+    if (row >= shape.rows || k >= K) continue;
+    const uint2 two = tile_codes[i % kTileChunks][i / kTileChunks];
+    const uint32_t codes[] = {two.x, two.y};
+    if (K % kFp4Chunk == 0) {
+      store_codes</*kAligned=*/true>(packed + row * packed_stride, codes, k, K);
+    } else {
+      store_codes</*kAligned=*/false>(packed + row * packed_stride, codes, k, K);
+    }
+  }
+  for (int i = threadIdx.x; i < kTileRows * kTileBlocks; i += blockDim.x) {
+    const int64_t row = first_row + i / kTileBlocks;
+    const int64_t block = tile * kTileBlocks + i % kTileBlocks;
+    if (row < shape.rows && block * kBlock < K) {
+      scale[row * scale_stride + block] = tile_scales[i % kTileBlocks][i / kTileBlocks];
+    }
+  }
+}
+
+template <Fp4Format kFormat, bool kStochastic, bool kAligned, typename scalar_t>
+__global__ void __launch_bounds__(32 * kColumnWarps)
+    fp4_quantize_columns_kernel(const scalar_t* x,             // [K, rows], k_stride
+                                __nv_fp4x2_storage_t* packed,  // [rows, ceil(K / 2)]
+                                uint8_t* scale,                // [rows, ceil(K / kBlock)]
+                                Fp4Rows shape, const float* amax, Fp4ScaleMode scale_mode,
+                                uint64_t seed) {
+  constexpr int kTileK = kColumnWarps * kColumnWarpRows;
+  const int64_t first_row = int64_t{blockIdx.x} * (32 * kColumnsOfThread<scalar_t>);
   Nvfp4TensorScale tensor;
   if (kFormat == Fp4Format::nvfp4 && amax) tensor = nvfp4_tensor_scale(*amax);
-
-  for (int64_t tile = blockIdx.y; tile * kTileK < K; tile += gridDim.y) {
-    const int64_t warp_k = tile * kTileK + warp * kColumnWarpRows;
-    const int64_t k_left = K - warp_k;
-
-    // Load
-    uint32_t rows[kColumnWarpRows / kBlock][kBlock];
-#pragma unroll
-    for (int r = 0; r < kColumnWarpRows; ++r) {
-      const scalar_t* x_row = x + (warp_k + r) * shape.k_stride + first_row + column;
-      rows[r / kBlock][r % kBlock] = load_columns<kAligned>(x_row, r < k_left ? columns : 0);
-    }
-
-    // Reduce and compute
-#pragma unroll
-    for (int b = 0; b < kColumnWarpRows / kBlock; ++b) {
-      const int block = warp * (kColumnWarpRows / kBlock) + b;
-      const float2 largest = largest_magnitudes<scalar_t, /*kKeepNaN=*/true>(rows[b]);
-#pragma unroll
-      for (int c = 0; c < kColumns; ++c) {
-        uint32_t elements[kBlock];
-        column_of<scalar_t>(rows[b], c, elements);
-        const float block_amax = c == 0 ? largest.x : largest.y;
-        const auto [byte, factor] = fp4_block_factor<kFormat>(block_amax, tensor, scale_mode);
-        tile_scales[block][column + c] = byte;
-#pragma unroll
-        for (int i = 0; i < kBlock / kFp4Chunk; ++i) {
-          const int chunk = block * (kBlock / kFp4Chunk) + i;
-          const uint64_t counter =
-              (first_row + column + c) * chunks_of_row + tile * kTileChunks + chunk;
-          uint32_t words[kFp4Chunk], codes[2];
-          memcpy(words, elements + i * kFp4Chunk, sizeof words);
-          encode_chunk<kFormat, kStochastic, float>(words, factor, seed, counter, codes);
-          tile_codes[chunk][column + c] = make_uint2(codes[0], codes[1]);
-        }
-      }
-    }
-    __syncthreads();
-
-    // Store
-    for (int i = threadIdx.x; i < kTileRows * kTileChunks; i += blockDim.x) {
-      const int64_t row = first_row + i / kTileChunks;
-      const int64_t k = tile * kTileK + i % kTileChunks * kFp4Chunk;
-      if (row >= shape.rows || k >= K) continue;
-      const uint2 two = tile_codes[i % kTileChunks][i / kTileChunks];
-      const uint32_t codes[] = {two.x, two.y};
-      if (K % kFp4Chunk == 0) {
-        store_codes</*kAligned=*/true>(packed + row * packed_stride, codes, k, K);
-      } else {
-        store_codes</*kAligned=*/false>(packed + row * packed_stride, codes, k, K);
-      }
-    }
-    for (int i = threadIdx.x; i < kTileRows * kTileBlocks; i += blockDim.x) {
-      const int64_t row = first_row + i / kTileBlocks;
-      const int64_t block = tile * kTileBlocks + i % kTileBlocks;
-      if (row < shape.rows && block * kBlock < K) {
-        scale[row * scale_stride + block] = tile_scales[i % kTileBlocks][i / kTileBlocks];
-      }
-    }
+  for (int64_t tile = blockIdx.y; tile * kTileK < shape.K; tile += gridDim.y) {
+    quantize_column_tile<kFormat, kStochastic, kAligned>(x, packed, scale, shape, tensor,
+                                                         scale_mode, seed, first_row, tile);
     __syncthreads();
   }
 }

@@ -1,6 +1,8 @@
 // The products of fp4_matmul that run on Hopper's tensor cores. Included by fp4_matmul_cuda.cu.
 #pragma once
 
+#include <functional>
+
 #include "fp4_matmul/fp4_product.h"
 
 namespace my_ops {
@@ -13,5 +15,10 @@ namespace my_ops {
 bool fp4_fused_dense(const TensorView& x, const Fp4FactorView& b, const TensorView& bias,
                      const TensorView& y, OwnedTensor& misfits);
 bool fp4_fused_packed(const Fp4FactorView& x, const Fp4FactorView& b, const TensorView& y);
+
+// The same where `write(rows)` launches what writes x and b, and x in 16 bits to `rows`. False,
+// with nothing launched, also where x does not come in that way.
+bool fp4_fused_pair(const Fp4FactorView& x, const Fp4FactorView& b, const TensorView& y,
+                    const std::function<void(void* rows)>& write);
 
 }  // namespace my_ops

@@ -129,10 +129,12 @@ bool bring_dense(FusedArguments& args, OwnedTensor& memory, const TensorView& y,
   return map_x(args, rows, K, plan);
 }
 
-// x in FP4, whose 16-bit form the tensor cores take: float16 holds NVFP4's, bfloat16 MXFP4's.
+// x in FP4, whose 16-bit form the tensor cores take: float16 holds NVFP4's, bfloat16 MXFP4's. Rows
+// of that are what `write` launches a kernel for; empty: widen().
 template <typename scalar_t, Fp4Format kFormat>
 bool launch_packed(FusedArguments args, const Fp4FactorView& x, const TensorView& y,
-                   const Fp4FactorView& b, const FusedPlan& plan) {
+                   const Fp4FactorView& b, const FusedPlan& plan,
+                   const std::function<void(void*)>& write) {
   ImageLayout layout;
   OwnedTensor memory;
   if (plan.takes_map) {
@@ -140,7 +142,7 @@ bool launch_packed(FusedArguments args, const Fp4FactorView& x, const TensorView
     memory = empty_rows(args);
     auto* const wide = memory.data_ptr<scalar_t>();
     if (!map_x(args, wide, args.out.K, plan)) return false;
-    widen(x, wide);
+    write ? write(wide) : widen(x, wide);
   } else {
     memory = empty_image(y, b, plan, layout);
     args.image = layout.image;
@@ -150,6 +152,22 @@ bool launch_packed(FusedArguments args, const Fp4FactorView& x, const TensorView
   }
   launch_fused<scalar_t, kFormat>(args, plan);
   return true;
+}
+
+bool launch_packed(const Fp4FactorView& x, const Fp4FactorView& b, const TensorView& y,
+                   const std::function<void(void*)>& write) {
+  const FusedPlan plan = plan_for(b, y);
+  if (plan.tokens == 0 || !x.contracts_cols || (write && !plan.takes_map) ||
+      !starts_at_multiple_of(x.packed.const_data_ptr(), 0, 4)) {
+    return false;
+  }
+  auto args = fused_arguments(b, product_output(y, b.depth(), TensorView()));
+  if (b.format == Fp4Format::mxfp4) {
+    return launch_packed<__nv_bfloat16, Fp4Format::mxfp4>(args, x, y, b, plan, write);
+  }
+  args.x_amax = x.amax.const_data_ptr<float>();
+  args.x_is_nvfp4 = true;
+  return launch_packed<__half, Fp4Format::nvfp4>(args, x, y, b, plan, write);
 }
 
 }  // namespace
@@ -181,18 +199,12 @@ bool fp4_fused_dense(const TensorView& x, const Fp4FactorView& b, const TensorVi
 }
 
 bool fp4_fused_packed(const Fp4FactorView& x, const Fp4FactorView& b, const TensorView& y) {
-  const FusedPlan plan = plan_for(b, y);
-  if (plan.tokens == 0 || !x.contracts_cols ||
-      !starts_at_multiple_of(x.packed.const_data_ptr(), 0, 4)) {
-    return false;
-  }
-  auto args = fused_arguments(b, product_output(y, b.depth(), TensorView()));
-  if (b.format == Fp4Format::mxfp4) {
-    return launch_packed<__nv_bfloat16, Fp4Format::mxfp4>(args, x, y, b, plan);
-  }
-  args.x_amax = x.amax.const_data_ptr<float>();
-  args.x_is_nvfp4 = true;
-  return launch_packed<__half, Fp4Format::nvfp4>(args, x, y, b, plan);
+  return launch_packed(x, b, y, nullptr);
+}
+
+bool fp4_fused_pair(const Fp4FactorView& x, const Fp4FactorView& b, const TensorView& y,
+                    const std::function<void(void*)>& write) {
+  return launch_packed(x, b, y, write);
 }
 
 }  // namespace my_ops

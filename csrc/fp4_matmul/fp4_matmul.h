@@ -12,13 +12,14 @@
 // elements that is stored along the contracted dimension: stream_kernel.cuh for up to 8 rows of 16
 // bits, panel_kernel.cuh on Hopper for up to 16, fused_kernel.cuh there for more, and for FP4 x.
 // One that is stored along the other, as the gradients' are: wide_kernel.cuh on Hopper, for 16
-// bits.
+// bits. Two dense operands of a large product are quantized together, by pair_kernel.cuh.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <optional>
 #include <string>
+#include <tuple>
 
 #include "fp4_matmul/fp4_product.h"
 
@@ -31,6 +32,12 @@ at::Tensor fp4_matmul_forward(const at::Tensor& a_packed, const at::Tensor& a_sc
                               const at::Tensor& b_scale, const std::optional<at::Tensor>& b_amax,
                               at::IntArrayRef b_shape, bool b_transposed, const std::string& format,
                               const std::string& dtype);
+// Of two dense operands, which it quantizes first: y, then codes, scales and amax of a and of b
+// (its transpose). In MXFP4 an amax has no elements (fp4_pair.cpp).
+using PairResults =
+    std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+PairResults fp4_matmul_pair_forward(const at::Tensor& a, const at::Tensor& b,
+                                    const std::string& format, const std::string& dtype);
 at::Tensor fp4_matmul_backward_A(const at::Tensor& grad, const at::Tensor& b_packed,
                                  const at::Tensor& b_scale, const std::optional<at::Tensor>& b_amax,
                                  at::IntArrayRef b_shape, bool b_transposed,

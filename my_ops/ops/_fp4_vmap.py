@@ -31,6 +31,7 @@ for _name in (
     "fp4_quantize_stochastic",
     "fp4_dequantize",
     "fp4_matmul_forward",
+    "fp4_matmul_pair_forward",
     "fp4_matmul_backward_A",
     "fp4_matmul_backward_B",
 ):

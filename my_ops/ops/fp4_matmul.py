@@ -18,6 +18,7 @@ from my_ops.ops._fp4_checks import (
 )
 from my_ops.ops._fp4_factor import PackedFactor, packed, save_factors, saved_factors
 from my_ops.ops._fp4_first_order import first_order
+from my_ops.ops._fp4_pair import is_pair
 from my_ops.ops._fp4_training import check_options, fp4_training_matmul, seed_tensor
 from my_ops.ops._function import (
     autocast_dtype,
@@ -30,6 +31,7 @@ from my_ops.ops._function import (
 )
 
 _forward = raw_operator("fp4_matmul_forward")
+_pair_forward = raw_operator("fp4_matmul_pair_forward")
 _backward_A = raw_operator("fp4_matmul_backward_A")
 _backward_B = raw_operator("fp4_matmul_backward_B")
 
@@ -104,6 +106,9 @@ def fp4_matmul(
     if not default or block2d or rht or seed is not None:
         tiles = check_options("fp4_matmul", format, backward, block2d, rht, seed)
     needed = needs_function(a, b)
+    if default and not tiles and is_pair(a, b):
+        multiply = FP4PairMatMulFunction.apply if needed else _pair_forward
+        return multiply(a, b, format, dtype)[0]
     if isinstance(a, FP4Tensor):
         left = PackedFactor.of(a, a_shape)
     else:
@@ -159,6 +164,31 @@ class FP4MatMulFunction(torch.autograd.Function):
         left, right, anchors = saved_factors(ctx)
         arguments = *left, *right, ctx.format, *ctx.dtypes, *ctx.needs_input_grad[:2]
         return *first_order(_gradients, anchors, grad, *arguments), *(None,) * 12
+
+
+@fast_apply
+class FP4PairMatMulFunction(torch.autograd.Function):
+    """As FP4MatMulFunction; what the operator returns beside the product is kept for backward."""
+
+    @staticmethod
+    def forward(a, b, format, dtype):
+        return _pair_forward(a, b, format, dtype)
+
+    @staticmethod
+    def setup_context(ctx, inputs, outputs):
+        a, b, ctx.format, _ = inputs
+        ctx.mark_non_differentiable(*outputs[1:])
+        a_packed, a_scale, a_amax, b_packed, b_scale, b_amax = outputs[1:]
+        if ctx.format != "nvfp4":
+            a_amax = b_amax = None
+        left = PackedFactor(a_packed, a_scale, a_amax, a.shape, False)
+        save_factors(ctx, a, b, left, PackedFactor(b_packed, b_scale, b_amax, b.shape, True))
+
+    @staticmethod
+    def backward(ctx, grad, *_):
+        left, right, anchors = saved_factors(ctx)
+        arguments = *left, *right, ctx.format, *ctx.dtypes, *ctx.needs_input_grad[:2]
+        return *first_order(_gradients, anchors, grad, *arguments), None, None
 
 
 def _gradients(
