@@ -34,7 +34,7 @@ inline Tf32Plan plan_tf32(int64_t M, int64_t N, int64_t K, int sms) {
   constexpr int64_t kAlignment = 4, kMaxSize = int64_t{1} << 30;
   constexpr double kSmall = 512.0 * 512 * 512;
   // One accumulator for a slice: it drifts by 2^-29 of a sum of equal signs for each 1 of K.
-  constexpr int64_t kMaxDepth = 8192, kMinDepth = 128;
+  constexpr int64_t kMaxDepth = 8192;
   constexpr double kStart = 4.5, kSum = 2.5;  // of all blocks, of slices
   constexpr double kEvenlyFilled = 0.85;
   const int64_t rows = std::max(M, N), cols = std::min(M, N);
@@ -49,9 +49,7 @@ inline Tf32Plan plan_tf32(int64_t M, int64_t N, int64_t K, int sms) {
       // The blocks of clusters run at once or not at all; GPCs differ in their number of SMs, which
       // leaves some of them idle.
       const double places = slices <= 2 ? sms : kEvenlyFilled * sms;
-      if (slices > 1 && (K < kMinDepth * slices || static_cast<double>(tiles * slices) > places)) {
-        continue;
-      }
+      if (slices > 1 && static_cast<double>(tiles * slices) > places) continue;
       if (K > kMaxDepth * slices) continue;
       const double stages = static_cast<double>(ceil_div(K, 64 * slices) * 2);
       const double waves = static_cast<double>(ceil_div(tiles * slices, sms));
