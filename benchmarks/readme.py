@@ -112,7 +112,11 @@ def speed_block(results: dict) -> str | None:
             ours, theirs = (cells(row, names, line.unit) for names in (line.ours, line.theirs))
             lines.append(f"| {line.text} | {ours} | {theirs} |")
     machines = [result["machine"] for result in results.values()]
-    runs = sorted({f"torch {m['torch']}, commit {(m['commit'] or '?')[:12]}" for m in machines})
+    runs = []
+    for torch in sorted({machine["torch"] for machine in machines}):
+        commits = {(m["commit"] or "?")[:12] for m in machines if m["torch"] == torch}
+        plural = "s" if len(commits) > 1 else ""
+        runs.append(f"torch {torch}, commit{plural} {', '.join(sorted(commits))}")
     copy = find(results.get("square"), "forward", {"dtype": "bfloat16"})
     rate = f" ({copy['results']['copy']['GB/s'] / 1e3:.2f} TB/s)" if copy else ""
     note = (
