@@ -9,8 +9,8 @@ template <typename... T>
 struct Types {};
 
 template <typename... T>
-constexpr bool has_dtype(Types<T...>, ScalarType dtype) {
-  return ((dtype == c10::CppTypeToScalarType<T>::value) || ...);
+constexpr bool has_dtype(Types<T...>, c10::ScalarType dtype) {
+  return ((static_cast<ScalarType>(dtype) == kScalarType<T>) || ...);
 }
 
 [[noreturn]] void raise_no_kernel(ScalarType dtype);
@@ -19,8 +19,8 @@ constexpr bool has_dtype(Types<T...>, ScalarType dtype) {
 // its headers and without a macro; operators have checked the dtype before.
 template <typename... T, typename Function>
 void dispatch(Types<T...>, ScalarType dtype, const Function& function) {
-  const bool found =
-      ((dtype == c10::CppTypeToScalarType<T>::value && (function(T()), true)) || ...);
+  static_assert(((kScalarType<T> != ScalarType::Undefined) && ...), "dtype.h has its number");
+  const bool found = ((dtype == kScalarType<T> && (function(T()), true)) || ...);
   if (!found) raise_no_kernel(dtype);
 }
 

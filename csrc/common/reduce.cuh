@@ -1,8 +1,9 @@
 // Sums over the threads of a warp, of a block, and of a cluster of blocks. Device only, needs no
 // torch. Every order of addition is fixed, so the same input gives the same bits.
+//
+// Clusters by nvcc's built-in functions: cooperative_groups.h, which wraps them, would add 5 s to
+// what a .cu file takes to compile.
 #pragma once
-
-#include <cooperative_groups.h>
 
 #include <cstdint>
 
@@ -54,14 +55,21 @@ struct SumScratch {
 // before the first sum.
 __device__ __forceinline__ void cluster_arrive(int blocks) {
 #if __CUDA_ARCH__ >= 900
-  if (blocks > 1) cooperative_groups::this_cluster().barrier_arrive();
+  if (blocks > 1) __cluster_barrier_arrive();
 #endif
 }
 __device__ __forceinline__ void cluster_wait(int blocks) {
 #if __CUDA_ARCH__ >= 900
-  if (blocks > 1) cooperative_groups::this_cluster().barrier_wait();
+  if (blocks > 1) __cluster_barrier_wait();
 #endif
 }
+
+#if __CUDA_ARCH__ >= 900
+__device__ __forceinline__ void cluster_sync() {
+  __cluster_barrier_arrive();
+  __cluster_barrier_wait();
+}
+#endif
 
 // Sums `values` over all threads of the `blocks` blocks of a cluster (1: over this block), in all
 // of them. Each warp sends its part to every block, then one barrier, then each warp adds all.
@@ -81,14 +89,13 @@ __device__ __forceinline__ void blocks_sum(T (&values)[N], SumScratch<T, N>& scr
     __syncthreads();
   } else {
 #if __CUDA_ARCH__ >= 900
-    const auto cluster = cooperative_groups::this_cluster();
     if (lane < blocks) {
-      T* slot = scratch.values[cluster.block_rank() * warps + warp];
-      T* remote = cluster.map_shared_rank(slot, lane);
+      T* slot = scratch.values[__clusterRelativeBlockRank() * warps + warp];
+      T* remote = static_cast<T*>(__cluster_map_shared_rank(slot, lane));
 #pragma unroll
       for (int i = 0; i < N; ++i) remote[i] = values[i];
     }
-    cluster.sync();
+    cluster_sync();
 #endif
   }
 

@@ -5,18 +5,16 @@
 // what needs the tensor itself.
 #pragma once
 
-#include <torch/headeronly/core/ScalarType.h>
-
 #include <cstdint>
 #include <utility>
+
+#include "common/dtype.h"
 
 namespace at {
 class Tensor;
 }
 
 namespace my_ops {
-
-using c10::ScalarType;
 
 // Reads as the tensor does, and must not outlive it.
 class TensorView {

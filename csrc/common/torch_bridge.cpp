@@ -16,6 +16,15 @@
 
 namespace my_ops {
 
+template <typename... T>
+constexpr bool numbered_as_in_torch(Types<T...>) {
+  return ((static_cast<at::ScalarType>(kScalarType<T>) == c10::CppTypeToScalarType<T>::value) &&
+          ...);
+}
+static_assert(
+    numbered_as_in_torch(Types<uint8_t, int8_t, int16_t, int32_t, int64_t, float, double, c10::Half,
+                               c10::BFloat16, c10::complex<float>, c10::complex<double>>()));
+
 TensorView::TensorView(const at::Tensor& tensor) {
   if (!tensor.defined()) return;
   tensor_ = &tensor;
@@ -25,7 +34,7 @@ TensorView::TensorView(const at::Tensor& tensor) {
   dims_ = tensor.dim();
   numel_ = tensor.numel();
   element_bytes_ = tensor.element_size();
-  dtype_ = tensor.scalar_type();
+  dtype_ = static_cast<ScalarType>(tensor.scalar_type());
 }
 
 void* TensorView::mutable_data() const { return tensor_ ? tensor_->mutable_data_ptr() : nullptr; }
@@ -40,13 +49,13 @@ OwnedTensor OwnedTensor::contiguous_copy(const TensorView& tensor) {
 TensorView OwnedTensor::view() const { return tensor_ ? TensorView(*tensor_) : TensorView(); }
 
 void raise_no_kernel(ScalarType dtype) {
-  TORCH_CHECK(false, "my_ops has no kernel for the dtype ", dtype);
+  TORCH_CHECK(false, "my_ops has no kernel for the dtype ", static_cast<at::ScalarType>(dtype));
 }
 
 #ifdef MY_OPS_WITH_CUDA
 
 OwnedTensor OwnedTensor::empty(int64_t elements, ScalarType dtype) {
-  const auto options = at::TensorOptions(at::kCUDA).dtype(dtype);
+  const auto options = at::TensorOptions(at::kCUDA).dtype(static_cast<at::ScalarType>(dtype));
   return OwnedTensor(new at::Tensor(at::detail::empty_cuda({elements}, options)));
 }
 

@@ -74,7 +74,6 @@ template <bool kAligned, typename scalar_t>
 __global__ void __launch_bounds__(kSmallAmaxMaxThreads)
     fp4_small_amax_kernel(const scalar_t* x, uint32_t* amax, Fp4Rows shape) {
 #if __CUDA_ARCH__ >= 900
-  const auto cluster = cooperative_groups::this_cluster();
   cluster_arrive(kSmallAmaxBlocks);
   const float largest =
       rows_largest<kAligned>(x, shape, 0, 1, int64_t{blockIdx.x} * blockDim.x + threadIdx.x,
@@ -82,9 +81,12 @@ __global__ void __launch_bounds__(kSmallAmaxMaxThreads)
   const uint32_t bits = block_largest(largest, threadIdx.x, blockDim.x);
   __shared__ uint32_t of_block[kSmallAmaxBlocks];
   cluster_wait(kSmallAmaxBlocks);
-  if (threadIdx.x == 0) *cluster.map_shared_rank(of_block + cluster.block_rank(), 0) = bits;
-  cluster.sync();
-  if (cluster.block_rank() == 0 && threadIdx.x == 0) {
+  if (threadIdx.x == 0) {
+    uint32_t* const mine = of_block + __clusterRelativeBlockRank();
+    *static_cast<uint32_t*>(__cluster_map_shared_rank(mine, 0)) = bits;
+  }
+  cluster_sync();
+  if (__clusterRelativeBlockRank() == 0 && threadIdx.x == 0) {
     uint32_t most = 0;
     for (uint32_t of_one : of_block) most = max(most, of_one);
     *amax = most;

@@ -1,5 +1,7 @@
 // fp4_quantize, fp4_dequantize, fp4_hadamard on the CPU: the readable twin of the .cuh files.
 #include <ATen/Parallel.h>
+#include <torch/headeronly/util/BFloat16.h>
+#include <torch/headeronly/util/Half.h>
 
 #include <algorithm>
 

@@ -51,8 +51,7 @@ void rmsnorm_backward_cuda(const TensorView& grad, const TensorView& grad_sum, c
     using acc_t = typename Arithmetic<x_t>::acc_t;
     OwnedTensor partial_weight;
     if (grad_weight.defined()) {
-      constexpr auto kDtype = c10::CppTypeToScalarType<acc_t>::value;
-      partial_weight = OwnedTensor::empty(launcher.parts * args.H, kDtype);
+      partial_weight = OwnedTensor::empty(launcher.parts * args.H, kScalarType<acc_t>);
       args.partial_weight = partial_weight.data_ptr<acc_t>();
     }
     OwnedTensor partial_sums;

@@ -1,6 +1,9 @@
 // The dtypes of rmsnorm's kernels, for CPU and CUDA alike. Host only.
 #pragma once
 
+#include <torch/headeronly/util/BFloat16.h>
+#include <torch/headeronly/util/Half.h>
+
 #include "common/dispatch.h"
 
 namespace my_ops {
