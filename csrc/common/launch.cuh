@@ -24,20 +24,32 @@ void launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_byte
   MY_OPS_CUDA_CHECK(cudaGetLastError());
 }
 
+// What the driver said about the device that was asked about last: launches ask again and again.
+struct KnownOfDevice {
+  int device = -1;
+  bool answer = false;
+
+  template <typename Ask>
+  bool get(const Ask& ask) {
+    int current = 0;
+    MY_OPS_CUDA_CHECK(cudaGetDevice(&current));
+    if (current != device) {
+      answer = ask();
+      device = current;
+    }
+    return answer;
+  }
+};
+
 // Whether `kernel`, any of this library's, has its code for clusters on the current device. Not on
 // a Hopper GPU for which the driver compiled the PTX of 8.0.
 inline bool compiled_for_clusters(const void* kernel) {
-  thread_local int known_device = -1;
-  thread_local bool known = false;
-  int device = 0;
-  MY_OPS_CUDA_CHECK(cudaGetDevice(&device));
-  if (device != known_device) {
+  thread_local KnownOfDevice known;
+  return known.get([&] {
     cudaFuncAttributes attributes;
     MY_OPS_CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));
-    known = attributes.ptxVersion >= 90;
-    known_device = device;
-  }
-  return known;
+    return attributes.ptxVersion >= 90;
+  });
 }
 
 // Whether the current device runs `kernel` in clusters of blocks, and overlapping with others.
@@ -47,18 +59,21 @@ bool runs_clusters(void (*kernel)(Params...)) {
          compiled_for_clusters(reinterpret_cast<const void*>(kernel));
 }
 
-// Whether the current device has wgmma and `kernel`, whose body exists for sm_90a only
-// (sm90_cluster.cuh), was compiled for it, with room for `threads`.
+// Whether the current device has wgmma and `kernel`, any whose body exists for sm_90a only, was
+// compiled for it, with room for `threads`: without a body it holds 32 (sm90_cluster.cuh).
 template <typename... Params>
 bool runs_wgmma(void (*kernel)(Params...), int threads) {
-  const cudaDeviceProp& device = current_device_properties();
-  if (device.major != 9 || device.minor != 0) return false;
-  cudaFuncAttributes attributes;
-  if (cudaFuncGetAttributes(&attributes, kernel) != cudaSuccess) {
-    (void)cudaGetLastError();
-    return false;
-  }
-  return attributes.maxThreadsPerBlock >= threads;
+  thread_local KnownOfDevice known;
+  return known.get([&] {
+    const cudaDeviceProp& device = current_device_properties();
+    if (device.major != 9 || device.minor != 0) return false;
+    cudaFuncAttributes attributes;
+    if (cudaFuncGetAttributes(&attributes, kernel) != cudaSuccess) {
+      (void)cudaGetLastError();
+      return false;
+    }
+    return attributes.maxThreadsPerBlock >= threads;
+  });
 }
 
 // What a launch asks for beyond its size.

@@ -34,8 +34,7 @@ FusedPlan plan_for(const Fp4FactorView& b, const TensorView& y) {
   const int sms = current_device_properties().multiProcessorCount;
   const FusedPlan plan = plan_fused(y.size(0), y.size(1), b.depth(), ragged, sms);
   using AnyTile = FusedTiles<__half, Fp4Format::nvfp4, false>::Tokens256;
-  static const bool available = runs_wgmma(fp4_fused_kernel<AnyTile>, AnyTile::kThreads);
-  return available ? plan : FusedPlan{};
+  return runs_wgmma(fp4_fused_kernel<AnyTile>, AnyTile::kThreads) ? plan : FusedPlan{};
 }
 
 // Memory for the image of an x with as many rows as y.

@@ -72,11 +72,12 @@ bool fp4_wide(const TensorView& x, const Fp4FactorView& b, const TensorView& bia
                     starts_at_multiple_of(b.packed.const_data_ptr(), 0, 16);
   if (!fits) return false;
   using AnyTile = WideTiles<__half, Major::depth>::Wide;
-  static const bool available =
-      runs_wgmma(fp4_wide_kernel<AnyTile>, AnyTile::kThreads) && tensor_map_encoder() != nullptr;
+  if (!runs_wgmma(fp4_wide_kernel<AnyTile>, AnyTile::kThreads) || tensor_map_encoder() == nullptr) {
+    return false;
+  }
   const WidePlan plan =
       plan_wide(y.size(1), y.size(0), b.depth(), current_device_properties().multiProcessorCount);
-  if (!available || plan.cols == 0) return false;
+  if (plan.cols == 0) return false;
 
   WideArguments args{};
   args.amax = b.amax.const_data_ptr<float>();
