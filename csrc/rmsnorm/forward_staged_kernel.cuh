@@ -10,8 +10,8 @@
 
 #include <cstdint>
 
-#include "rmsnorm/bulk_copy.cuh"
 #include "rmsnorm/forward_math.cuh"
+#include "rmsnorm/mbarrier.cuh"
 #include "rmsnorm/row_sum.cuh"
 
 namespace my_ops {
@@ -32,13 +32,13 @@ class StagedSlice {
 
   // Starts the copy, in parts of `part_chunks` chunks that complete at one of `arrived` each. The
   // granule in which a part's last chunk ends comes with it, except the very last (see access.cuh).
-  __device__ __forceinline__ void start_copy(Barrier* arrived, int part_chunks) const {
+  __device__ __forceinline__ void start_copy(MBarrier* arrived, int part_chunks) const {
     int from = 0;
     for (int part = 0; part * part_chunks < chunks_; ++part) {
       const int end = (part + 1) * part_chunks;
       const int to = (end < chunks_ ? end + (shift_ > 0 ? 1 : 0) : chunks_) * kChunkBytes;
       arrived[part].arrive_expecting(to - from);
-      copy_bulk(shared_ + from, slice_ - shift_ + from, to - from, arrived[part]);
+      arrived[part].copy(shared_ + from, slice_ - shift_ + from, to - from);
       from = to;
     }
     for (unsigned byte = 0; byte < (chunks_ > 0 ? shift_ : 0); byte += sizeof(x_t)) {
@@ -92,7 +92,7 @@ __global__ void __maxnreg__((kStagedRegisters<w_t>))
   constexpr int kAhead = kStagedAhead<x_t>;
   using chunk_sum_t = typename Arithmetic<x_t>::chunk_sum_t;
   extern __shared__ __align__(128) unsigned char staged_bytes[];
-  __shared__ Barrier arrived[kStagedMaxParts];
+  __shared__ MBarrier arrived[kStagedMaxParts];
   __shared__ RowSum row_sum;
 
   // What this block owns: `chunks` chunks of one row, from column `first`.
@@ -109,8 +109,8 @@ __global__ void __maxnreg__((kStagedRegisters<w_t>))
   const StagedSlice<kAccess, x_t> x(staged_bytes, args.x + args.x_layout.offset(row) + first,
                                     chunks);
   if (threadIdx.x == 0) {
-    for (Barrier& barrier : arrived) barrier.init(1);
-    publish_barriers();
+    for (MBarrier& barrier : arrived) barrier.init(1);
+    sm90::fence_barrier_init();
     x.start_copy(arrived, kAdd ? threads : args.slice_chunks);
   }
   row_sum.begin(args.slices);

@@ -1,5 +1,5 @@
-// Barriers as members of structures in shared memory, and stores into other blocks that report to
-// them. Device only, compute capability 9.0 and later, needs no torch.
+// The copy engine: barriers as members of structures in shared memory, what reports to them, and
+// requests to the L2 cache. Device only, compute capability 9.0 and later, needs no torch.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -20,9 +20,7 @@ __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
 class MBarrier {
  public:
   __device__ __forceinline__ void init(int arrivals) { sm90::init_barrier(address(), arrivals); }
-  __device__ __forceinline__ void arrive() {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address()) : "memory");
-  }
+  __device__ __forceinline__ void arrive() { sm90::arrive(address()); }
   __device__ __forceinline__ void arrive_expecting(int bytes) {
     sm90::arrive_expecting(address(), bytes);
   }
@@ -34,7 +32,8 @@ class MBarrier {
   }
 
   // Stores into the shared memory of block `rank` of the cluster, at the place that `shared` has in
-  // this one. The 8 bytes count at the same barrier there.
+  // this one. The 8 bytes count at the same barrier there. No fence is needed: one of cluster scope
+  // would wait for all memory accesses of the thread and empty the L1 cache.
   __device__ __forceinline__ void store_to_block(double* shared, double value, int rank) {
     asm volatile(
         "{\n"
@@ -53,5 +52,12 @@ class MBarrier {
 
   uint64_t state_;
 };
+
+// Has the L2 cache ask for `bytes`. Nothing is read: what others still write there is seen later.
+__device__ __forceinline__ void prefetch_bulk(const void* global, int bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(bytes));
+#endif
+}
 
 }  // namespace my_ops

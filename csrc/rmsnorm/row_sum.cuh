@@ -3,7 +3,8 @@
 #pragma once
 
 #include "common/reduce.cuh"
-#include "rmsnorm/bulk_copy.cuh"
+#include "common/sm90_cluster.cuh"
+#include "rmsnorm/mbarrier.cuh"
 
 namespace my_ops {
 
@@ -16,10 +17,10 @@ class RowSum {
     if (slices == 1) return;
     if (threadIdx.x == 0) {
       received_.init(1);
-      publish_barriers();
+      sm90::fence_barrier_init();
       received_.arrive_expecting(slices * warps() * static_cast<int>(sizeof(double)));
     }
-    arrive_published();
+    sm90::arrive_at_cluster();
 #endif
   }
 
@@ -38,8 +39,8 @@ class RowSum {
     }
     double sum = 0;
 #if __CUDA_ARCH__ >= 900
-    wait_published();
-    if (lane < slices) received_.store_remote(&parts_[slice * warps() + warp], value, lane);
+    sm90::wait_cluster();
+    if (lane < slices) received_.store_to_block(&parts_[slice * warps() + warp], value, lane);
     received_.wait(0);
 #pragma unroll 2
     for (int part = lane; part < slices * warps(); part += kWarpSize) sum += parts_[part];
@@ -50,7 +51,7 @@ class RowSum {
  private:
   __device__ __forceinline__ static int warps() { return blockDim.x / kWarpSize; }
 
-  Barrier received_;
+  MBarrier received_;
   double parts_[kMaxClusterBlocks * kMaxBlockWarps];
 };
 
