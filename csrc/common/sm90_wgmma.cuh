@@ -1,6 +1,7 @@
 // Device, sm_90a: the warpgroup's matrix instruction. D [64, kCols] in registers, A [64, 32 bytes]
 // and B [kCols, 32 bytes] in shared memory, K-major; with elements of 16 bits they may also be
-// outer-major, K rows of 64 or kCols elements. Needs no torch header.
+// outer-major, K rows of 64 or kCols elements. A in registers: sm90_wgmma_registers.cuh. Needs no
+// torch header.
 #pragma once
 
 #include <cstdint>
@@ -132,33 +133,6 @@ MY_OPS_WGMMA(fp16, 256, 128, "f16", 16, ", %131, %132", 128, 129, 130);
 MY_OPS_WGMMA(tf32, 128, 64, "tf32", 8, "", 64, 65, 66);
 MY_OPS_WGMMA(tf32, 192, 96, "tf32", 8, "", 96, 97, 98);
 MY_OPS_WGMMA(tf32, 256, 128, "tf32", 8, "", 128, 129, 130);
-
-// The same with A in registers, for the elements that must be K-major in shared memory. The four of
-// thread 4 g + t of a warp with rows from `row` on: rows row + g and row + g + 8 of K = t, then of
-// K = t + 4. They must stay untouched until the instruction is waited for.
-template <int kCols>
-struct WgmmaTf32RowsInRegisters;
-
-#define MY_OPS_WGMMA_ROWS(cols, registers, a0, a1, a2, a3, b, last)                           \
-  template <>                                                                                 \
-  struct WgmmaTf32RowsInRegisters<cols> {                                                     \
-    static __device__ __forceinline__ void run(float (&d)[registers], const uint32_t (&a)[4], \
-                                               uint64_t B, bool accumulate) {                 \
-      asm volatile(                                                                           \
-          "{\n.reg .pred accumulate;\n"                                                       \
-          "setp.ne.b32 accumulate, %" #last                                                   \
-          ", 0;\n"                                                                            \
-          "wgmma.mma_async.sync.aligned.m64n" #cols "k8.f32.tf32.tf32 {" MY_OPS_D##registers  \
-          "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #b ", accumulate, 1, 1;\n}"        \
-          : MY_OPS_D_OPERANDS_##registers                                                     \
-          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(B),                               \
-            "r"(static_cast<int>(accumulate)));                                               \
-    }                                                                                         \
-  }
-
-MY_OPS_WGMMA_ROWS(128, 64, 64, 65, 66, 67, 68, 69);
-MY_OPS_WGMMA_ROWS(192, 96, 96, 97, 98, 99, 100, 101);
-MY_OPS_WGMMA_ROWS(256, 128, 128, 129, 130, 131, 132, 133);
 
 }  // namespace sm90
 }  // namespace my_ops

@@ -3,8 +3,8 @@
 #pragma once
 
 #include "common/sm90_mbarrier.cuh"
+#include "common/sm90_wgmma_registers.cuh"
 #include "fp4_matmul/fused_natural.cuh"
-#include "fp4_matmul/wgmma_registers.cuh"
 
 namespace my_ops {
 

@@ -5,6 +5,7 @@
 
 #include "common/sm90_mbarrier.cuh"
 #include "common/sm90_wgmma.cuh"
+#include "common/sm90_wgmma_registers.cuh"
 #include "matmul/tf32_slices.cuh"
 #include "matmul/tf32_tile.cuh"
 #include "matmul/wgmma_ring.cuh"
@@ -78,8 +79,7 @@ __device__ __forceinline__ void consume(const Product& product, const Block<Tile
       const uint64_t along_k = offset + step * sm90::kDescriptorStep;
       const bool accumulate = !(fresh && step == 0);
       if constexpr (kAlongRows) {
-        sm90::WgmmaTf32RowsInRegisters<Tile::kCols>::run(sum, a[step], first_b + along_k,
-                                                         accumulate);
+        sm90::WgmmaRegisters<float, Tile::kCols>::run(sum, a[step], first_b + along_k, accumulate);
       } else {
         sm90::Wgmma<sm90::Element::tf32, Tile::kCols>::run(sum, first_a + along_k,
                                                            first_b + along_k, accumulate);
