@@ -62,7 +62,7 @@ bool fp4_stream(const TensorView& x, const Fp4FactorView& b, const TensorView& b
   const cudaDeviceProp& device = current_device_properties();
   const int sms = device.multiProcessorCount;
   using AnyPanel = PanelTile<__half, Fp4Format::nvfp4, 7, 2>;
-  static const bool panels = runs_wgmma(fp4_panel_kernel<AnyPanel>, AnyPanel::kThreads);
+  const bool panels = runs_wgmma(fp4_panel_kernel<AnyPanel>, AnyPanel::kThreads);
   const PanelPlan panel =
       panels ? plan_panel(x.size(0), y.size(1), b.depth(), scale_block, sms) : PanelPlan{};
   const StreamPlan plan =
