@@ -45,7 +45,7 @@ TOOLS = {
     "initcheck": [],
     "synccheck": ["--num-cuda-barriers", "65536"],
 }
-BULK_COPY_FILES = {"sm90_bulk_copy.cuh", "bulk_copy.cuh"}  # which hold nothing but cp.async.bulk
+BULK_COPY_FILES = {"sm90_bulk_copy.cuh"}  # which holds nothing but cp.async.bulk
 OWN_BYTES = {"load_run", "StagedSlice::set"}  # of rmsnorm/forward_staged_kernel.cuh, see above
 LOGS = Path(__file__).resolve().parent.parent / "out" / "sanitize"
 TIMEOUT_S = 900

@@ -189,6 +189,12 @@ def fp4_matmul():
             backward(
                 my_ops.fp4_matmul(tensor(m, k, dtype=dtype), tensor(k, n, dtype=dtype), format)
             )
+    # Both operands quantized by one launch: b along its rows, and transposed.
+    for i, format in enumerate(FORMATS):
+        dtype = (torch.bfloat16, torch.float16)[i]
+        a = tensor(385, 256, dtype=dtype)
+        for b in tensor(256, 5000, dtype=dtype), tensor(5000, 256, dtype=dtype).t():
+            backward(my_ops.fp4_matmul(a, b, format))
 
 
 ROOMS = {
