@@ -163,6 +163,23 @@ def test_few_rows_of_any_magnitude(device, format, magnitude, rows):
 
 
 @pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("M", [1, 2, 5, 12, 16, 40, 100, 200])
+def test_scales_that_are_no_numbers(device, format, M):
+    """A scale of NaN reaches the sums of its row and no other, whatever kernel M chooses."""
+    N, K = 1032, 1024
+    q = my_ops.fp4_quantize(torch.randn(N, K, device=device), format)
+    x = torch.randn(M, K, device=device).bfloat16()
+    rows = torch.tensor([0, 7, 500, N - 1], device=device)
+    q.scale_bytes[rows, torch.tensor([0, 3, 9, q.scale_bytes.shape[1] - 1])] = (
+        0x7F if format == "nvfp4" else 0xFF
+    )
+    y = my_ops.fp4_linear(x, q)
+    assert y[:, rows].isnan().all()
+    others = torch.ones(N, dtype=torch.bool, device=device).index_fill(0, rows, False)
+    assert_linear(y[:, others], x.double(), values(q)[others])
+
+
+@pytest.mark.parametrize("format", FORMATS)
 def test_x_of_any_layout(device, format):
     q = my_ops.fp4_quantize(torch.randn(24, 40, device=device), format)
     x = torch.randn(6, 50, 40, device=device)
