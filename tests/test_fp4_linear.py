@@ -194,12 +194,21 @@ def test_x_of_any_layout(device, format):
         assert torch.equal(my_ops.fp4_linear(odd, q), my_ops.fp4_linear(odd.contiguous(), q))
 
 
+MANY_ROWS = [
+    (190, 2304, 8190),
+    (250, 2064, 8190),
+    (600, 576, 16390),
+    (513, 640, 16385),
+    (700, 2304, 8200),
+]
+
+
 @pytest.mark.cuda
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize(("M", "K", "N"), [(250, 2064, 8190), (600, 576, 16390), (513, 640, 16385)])
+@pytest.mark.parametrize(("M", "K", "N"), MANY_ROWS)
 def test_many_rows_of_any_layout(format, dtype, M, K, N):
-    """Products of tiles of 256 rows: with sums of two blocks, with x for two blocks."""
+    """Tiles of 192 and 256 rows: with sums of two blocks, with x for two blocks, with both."""
     q = my_ops.fp4_quantize(torch.randn(N, K, device="cuda"), format)
     x = torch.randn(M, K, device="cuda", dtype=dtype)
     y = my_ops.fp4_linear(x, q)

@@ -102,6 +102,18 @@ __device__ __forceinline__ void store_remote(uint32_t remote, float4 value) {
 #endif
 }
 
+// The same, not waited for, its 16 bytes counted at a barrier of that block.
+__device__ __forceinline__ void store_remote_async(uint32_t remote, float4 value,
+                                                   uint32_t remote_barrier) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, "
+      "[%5];" ::"r"(remote),
+      "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w), "r"(remote_barrier)
+      : "memory");
+#endif
+}
+
 // The same at the address of `mine`.
 template <typename T>
 __device__ __forceinline__ T load_at_rank(const T* mine, int rank) {

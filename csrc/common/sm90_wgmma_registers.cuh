@@ -56,6 +56,9 @@ MY_OPS_WGMMA_REGISTERS(__nv_bfloat16, 64, 32, MY_OPS_D_OPERANDS_32(0), "bf16", 3
                        37);
 MY_OPS_WGMMA_REGISTERS(__nv_bfloat16, 128, 64, MY_OPS_D_OPERANDS_64, "bf16", 64, 65, 66, 67, 68,
                        69);
+MY_OPS_WGMMA_REGISTERS(__nv_bfloat16, 192, 96, MY_OPS_D_OPERANDS_96, "bf16", 96, 97, 98, 99, 100,
+                       101);
+MY_OPS_WGMMA_REGISTERS(__half, 192, 96, MY_OPS_D_OPERANDS_96, "f16", 96, 97, 98, 99, 100, 101);
 MY_OPS_WGMMA_REGISTERS(__nv_bfloat16, 256, 128, MY_OPS_D_OPERANDS_128, "bf16", 128, 129, 130, 131,
                        132, 133);
 MY_OPS_WGMMA_REGISTERS(__half, 64, 32, MY_OPS_D_OPERANDS_32(0), "f16", 32, 33, 34, 35, 36, 37);

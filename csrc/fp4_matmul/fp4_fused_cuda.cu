@@ -23,6 +23,7 @@ struct FusedTiles {
   using Tokens32 = FusedTile<scalar_t, kFormat, 32, 256, 4, 2, 2, 1, kRagged>;
   using Tokens64 = FusedTile<scalar_t, kFormat, 64, 128, 6, 3, 2, 2, kRagged>;
   using Tokens128 = FusedTile<scalar_t, kFormat, 128, 128, 5, 2, 2, 2, kRagged>;
+  using Tokens192 = FusedTile<scalar_t, kFormat, 192, 64, 7, 3, 1, 2, kRagged>;
   using Tokens256 = FusedTile<scalar_t, kFormat, 256, 64, 5, 3, 1, 2, kRagged>;
 };
 
@@ -56,9 +57,10 @@ void launch_tile(FusedArguments args, const FusedPlan& plan) {
   args.token_tiles = static_cast<int>(ceil_div(out.M, int64_t{Tile::kTokens}));
   args.splits = plan.splits;
   args.sharers = plan.sharers;
-  args.pairs = out.type != DenseType::float32 && out.col_stride == 1 && out.N % 2 == 0 &&
-               starts_at_multiple_of(out.data, out.row_stride * 2, 4);
-  args.direct = plan.splits * Tile::kDepthGroups == 1;
+  const bool dense = out.type != DenseType::float32 && out.col_stride == 1;
+  args.pairs = dense && out.N % 2 == 0 && starts_at_multiple_of(out.data, out.row_stride * 2, 4);
+  args.vectors = dense && out.N % 8 == 0 && starts_at_multiple_of(out.data, out.row_stride * 2, 16);
+  args.tail = plan.tail;
   launch_with({static_cast<unsigned>(plan.splits * plan.sharers), true}, fp4_fused_kernel<Tile>,
               plan.blocks, Tile::kThreads, Tile::kSharedBytes, args);
 }
@@ -69,6 +71,7 @@ void launch_tokens(const FusedArguments& args, const FusedPlan& plan) {
   if (plan.tokens == 32) return launch_tile<typename Tiles::Tokens32>(args, plan);
   if (plan.tokens == 64) return launch_tile<typename Tiles::Tokens64>(args, plan);
   if (plan.tokens == 128) return launch_tile<typename Tiles::Tokens128>(args, plan);
+  if (plan.tokens == 192) return launch_tile<typename Tiles::Tokens192>(args, plan);
   launch_tile<typename Tiles::Tokens256>(args, plan);
 }
 

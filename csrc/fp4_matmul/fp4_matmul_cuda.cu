@@ -49,8 +49,10 @@ template <typename Tile, typename OperandA, typename OperandB>
 void launch_tile(const OperandA& a, const OperandB& b, const ProductOutput& out) {
   const int64_t blocks = ceil_div(out.M, int64_t{Tile::kBlockM}) * blocks_n<Tile>(out.N);
   check_blocks("fp4_matmul", blocks);
-  launch(fp4_matmul_kernel<Tile, OperandA, OperandB>, static_cast<unsigned>(blocks), Tile::kThreads,
-         ProductLayout<Tile, OperandA, OperandB>::shared_bytes(a, b), a, b, out);
+  const bool overlapping = out.only_if_any.flags != nullptr;  // most often there is nothing to do
+  launch_with({1, overlapping}, fp4_matmul_kernel<Tile, OperandA, OperandB>,
+              static_cast<unsigned>(blocks), Tile::kThreads,
+              ProductLayout<Tile, OperandA, OperandB>::shared_bytes(a, b), a, b, out);
 }
 
 template <typename OperandA, typename OperandB>

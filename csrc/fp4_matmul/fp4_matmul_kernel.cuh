@@ -9,6 +9,7 @@
 // ordinary rounded addition: the error is that of a float32 product, whatever K is.
 #pragma once
 
+#include "common/overlap.cuh"
 #include "fp4_matmul/fp4_misfits.cuh"
 #include "fp4_matmul/operands.cuh"
 #include "fp4_matmul/product_output.cuh"
@@ -98,8 +99,10 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   using ShapeA = typename Layout::ShapeA;
   using ShapeB = typename Layout::ShapeB;
   constexpr int kThreads = Tile::kThreads;
-  const Misfits& only_if_any = out.only_if_any;
-  if (only_if_any.flags != nullptr && !any_misfit(only_if_any.flags, only_if_any.count)) return;
+  if (out.only_if_any.flags != nullptr) {
+    wait_for_previous_kernel();
+    if (!any_misfit_for_block(out.only_if_any)) return;
+  }
 
   extern __shared__ __align__(16) uint8_t shared[];
   __nv_bfloat16* const tile_a = reinterpret_cast<__nv_bfloat16*>(shared);

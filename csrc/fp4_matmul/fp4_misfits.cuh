@@ -19,4 +19,11 @@ __device__ __forceinline__ bool any_misfit(const int* flags, int count) {
   return __any_sync(~0u, found);
 }
 
+// The same, looked for by all threads of a block: of a thousand flags each reads only a few.
+__device__ __forceinline__ bool any_misfit_for_block(const Misfits& misfits) {
+  bool found = false;
+  for (int i = threadIdx.x; i < misfits.count; i += blockDim.x) found |= misfits.flags[i] != 0;
+  return __syncthreads_or(found);
+}
+
 }  // namespace my_ops

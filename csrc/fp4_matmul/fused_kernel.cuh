@@ -14,40 +14,33 @@
 #include "fp4_matmul/fused_multiply.cuh"
 #include "fp4_matmul/fused_output.cuh"
 #include "fp4_matmul/fused_produce.cuh"
+#include "fp4_matmul/fused_work.cuh"
 
 namespace my_ops {
 
 // The first of a warp's 16 rows of the weight in a tile. The last ones overlap those before where N
 // is not a multiple of 16; both write the same.
 template <typename Tile>
-__device__ __forceinline__ int warp_row(const FusedArguments& args, int work, int warp, int rank) {
-  const int row_tile =
-      args.sharers > 1 ? work / args.token_tiles * args.sharers + rank : work / args.token_tiles;
-  return min(row_tile * Tile::kRows + warp % Tile::kRowWarps * 16,
+__device__ __forceinline__ int warp_row(const FusedArguments& args, const FusedWork& work,
+                                        int warp) {
+  return min(work.row_tile * Tile::kRows + warp % Tile::kRowWarps * 16,
              static_cast<int>(args.out.N) - 16);
-}
-
-// Tiles of all rows and tokens, for a cluster.
-__device__ __forceinline__ int cluster_tiles(const FusedArguments& args) {
-  return (args.row_tiles + args.sharers - 1) / args.sharers * args.token_tiles;
 }
 
 template <typename Tile>
 __device__ __forceinline__ void start_ring(const FusedArguments& args, WeightRing<Tile>& ring,
-                                           int work, int warp, int rank, int first_step,
-                                           int steps) {
+                                           const FusedWork& work, int warp) {
   const int group = warp / Tile::kRowWarps;
-  ring.aim(warp_row<Tile>(args, work, warp, rank), first_step + group,
-           (steps - group + Tile::kDepthGroups - 1) / Tile::kDepthGroups);
+  ring.aim(warp_row<Tile>(args, work, warp), work.first_step + group,
+           (work.steps() - group + Tile::kDepthGroups - 1) / Tile::kDepthGroups);
 #pragma unroll
   for (int i = 0; i < Tile::kSlots - 1; ++i) ring.fetch();
 }
 
 template <typename Tile>
 __device__ __forceinline__ void consume(const FusedArguments& args, uint8_t* shared, uint32_t base,
-                                        const FusedBarriers<Tile>& barriers, int warp,
-                                        WeightRing<Tile>& ring, int first_step, int steps,
-                                        int first_work, int next_work, int rank) {
+                                        FusedBarriers<Tile> barriers, int warp,
+                                        WeightRing<Tile>& ring, const FusedWorks& works) {
   using scalar_t = typename Tile::scalar_t;
   const FragmentScale weight = fragment_scale<scalar_t, Tile::kFormat>(args.amax);
   const float x_factor =
@@ -57,8 +50,10 @@ __device__ __forceinline__ void consume(const FusedArguments& args, uint8_t* sha
 
   int first_position = 0;
   bool misfits = false;
-  const int works = cluster_tiles(args);
-  for (int work = first_work; work < works; work += next_work, first_position += steps) {
+  for (int number = works.first; number < works.end; number += works.stride) {
+    const FusedWork work = works.template at<Tile>(number);
+    const int steps = work.steps();
+    barriers.share(args.sharers, works.rank, work.shared);
     float sums[Tile::kAccumulators];
 #pragma unroll
     for (int i = 0; i < Tile::kAccumulators; ++i) sums[i] = 0.0f;
@@ -69,38 +64,32 @@ __device__ __forceinline__ void consume(const FusedArguments& args, uint8_t* sha
       misfits |=
           multiply<Tile, 1>(sums, ring, base, barriers, first_position, steps, weight.scale_factor);
     }
-    const StripWriter writer(args.out, scale, warp_row<Tile>(args, work, warp, rank));
-    if (work + next_work < works)
-      start_ring(args, ring, work + next_work, warp, rank, first_step, steps);
+    first_position += steps;
+    const StripWriter writer(args.out, scale, warp_row<Tile>(args, work, warp));
+    if (number + works.stride < works.end)
+      start_ring(args, ring, works.template at<Tile>(number + works.stride), warp);
 
-    const int64_t first_token = int64_t{work % args.token_tiles} * Tile::kTokens;
+    const int64_t first_token = int64_t{work.token_tile} * Tile::kTokens;
+    const bool direct = Tile::kDepthGroups == 1 && !work.split;
     const auto strip = [&](int j) {
       return make_float4(sums[4 * j], sums[4 * j + 1], sums[4 * j + 2], sums[4 * j + 3]);
     };
-    if (args.direct && args.pairs) {
-      with_pair_type(args.out, [&](auto type) {
-#pragma unroll
-        for (int j = 0; j < Tile::kStrips; ++j) {
-          writer.template store_pairs<decltype(type)>(first_token + 8 * j, strip(j));
-        }
-      });
-    } else if (args.direct) {
-#pragma unroll
-      for (int j = 0; j < Tile::kStrips; ++j) writer.store(first_token + 8 * j, strip(j));
+    if (direct) {
+      store_all<Tile::kStrips, 8>(args, writer, first_token, strip);
     } else if constexpr (Tile::kDepthGroups == 1) {
-      exchange_and_store<Tile>(args, base, rank, first_token, sums, writer);
+      exchange_and_store<Tile>(args, base, works.rank, first_token, sums, writer);
     } else {
       asm volatile("bar.sync 1, %0;" ::"n"(Tile::kConsumers) : "memory");  // x is all read
       float4* const mine = reinterpret_cast<float4*>(shared) + threadIdx.x;
 #pragma unroll
       for (int j = 0; j < Tile::kStrips; ++j) mine[j * Tile::kConsumers] = strip(j);
-      sync_roles<Tile>(args.splits > 1);
-      if (args.splits == 2) {
-        add_and_store<Tile, 2>(args, base, rank, first_token, writer);
+      sync_roles<Tile>(work.split);
+      if (work.split) {
+        add_and_store<Tile, 2>(args, base, works.rank, first_token, writer);
       } else {
-        add_and_store<Tile, 1>(args, base, rank, first_token, writer);
+        add_and_store<Tile, 1>(args, base, works.rank, first_token, writer);
       }
-      sync_roles<Tile>(args.splits > 1);
+      sync_roles<Tile>(work.split);
     }
   }
   if (args.misfits.flags != nullptr) {
@@ -125,71 +114,76 @@ __launch_bounds__(32)  // no body: the host can tell
   // Until the kernel that makes the image is done, only the weight may be touched. Without one the
   // kernel in front is anyone's, and may be the one that writes the weight. The next kernel starts
   // early where it is one like this: blocks that make an image would gather on the few idle SMs.
-  if (args.image == nullptr) {
-    let_next_kernel_start();
-    wait_for_previous_kernel();
-  }
+  if (args.image == nullptr) let_next_kernel_start();
 
   const uint32_t base = shared_address(shared);
-  const int cluster = args.splits * args.sharers;
-  const int rank = blockIdx.x % cluster;
-  const int first_work = blockIdx.x / cluster, next_work = gridDim.x / cluster;
-  const int split = args.splits > 1 ? rank : 0;
-  const int first_step = static_cast<int>(int64_t{args.steps} * split / args.splits);
-  const int end_step = static_cast<int>(int64_t{args.steps} * (split + 1) / args.splits);
   const FusedBarriers<Tile> barriers{base + Tile::kBarriers,
-                                     base + Tile::kBarriers + Tile::kStages * 8, args.sharers,
-                                     args.sharers > 1 ? 0 : rank};
+                                     base + Tile::kBarriers + Tile::kStages * 8};
   // By way of a shuffle: the compiler then knows that a warp takes one branch, and leaves what is
   // the same for all lanes in uniform registers, a tenth of the loop's instructions.
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
 
   WeightRing<Tile> ring{args, base + Tile::kRings + warp * Tile::kSlots * Tile::kSlotBytes};
-  if (warp < Tile::kConsumers / 32) {
-    start_ring(args, ring, first_work, warp, rank, first_step, end_step - first_step);
-  } else if (threadIdx.x == Tile::kConsumers) {
+  if constexpr (!Tile::kTakesMap) {
+    if (args.image == nullptr) wait_for_previous_kernel();
+    if (warp < Tile::kConsumers / 32) {
+      const FusedWorks works(args);
+      start_ring(args, ring, works.template at<Tile>(works.first), warp);
+    }
+  }
+  if (threadIdx.x == Tile::kConsumers) {
     for (int stage = 0; stage < Tile::kStages; ++stage) {
       sm90::init_barrier(barriers.full + stage * 8, from_rows ? kProducers / 32 : 1);
       sm90::init_barrier(barriers.empty + stage * 8, Tile::kRowWarps * args.sharers);
     }
+    if constexpr (Tile::kDepthGroups == 1) init_exchange<Tile>(base);
     sm90::fence_barrier_init();
   }
-  if (Tile::kTakesMap && args.sharers > 1) {
-    sm90::sync_cluster();
-  } else {
-    __syncthreads();
+  const bool in_cluster = Tile::kDepthGroups == 1 && args.splits * args.sharers > 1;
+  __syncthreads();
+  if (in_cluster) {
+    sm90::arrive_at_cluster();
+    sm90::wait_cluster();
   }
-  wait_for_previous_kernel();
 
   if (warp >= Tile::kConsumers / 32) {
-    if constexpr (!Tile::kTakesRows) sm90::release_registers<24>();
+    wait_for_previous_kernel();
+    if constexpr (!Tile::kTakesRows) sm90::release_registers<Tile::kProducerRegisters>();
     StageCursor<Tile> cursor(0);
-    const int works = cluster_tiles(args);
-    for (int work = first_work; work < works; work += next_work) {
-      const StageRange range{first_step, end_step, work % args.token_tiles};
+    const FusedWorks works(args);
+    for (int number = works.first; number < works.end; number += works.stride) {
+      const FusedWork work = works.template at<Tile>(number);
       if constexpr (Tile::kTakesRows) {
-        if (from_rows) produce_from_rows<Tile>(args, base, barriers, range, cursor);
+        if (from_rows) produce_from_rows<Tile>(args, base, barriers, work, cursor);
       }
       if constexpr (Tile::kTakesMap) {
-        produce_from_map<Tile>(args, base, barriers, range, cursor, rank);
+        produce_from_map<Tile>(args, base, barriers, work, cursor, works.rank);
       } else if (!from_rows) {
-        produce_from_image<Tile>(args, base, barriers, range, cursor);
+        produce_from_image<Tile>(args, base, barriers, work, cursor);
       }
       __syncwarp();
-      if (!args.direct) {
+      if constexpr (Tile::kDepthGroups > 1) {
         // The stages hold sums until every block of the cluster has added its share.
-        sync_roles<Tile>(args.splits > 1);
-        sync_roles<Tile>(args.splits > 1);
+        sync_roles<Tile>(work.split);
+        sync_roles<Tile>(work.split);
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
       }
     }
   } else {
+    const FusedWorks works(args);
+    if constexpr (Tile::kTakesMap) {
+      wait_for_previous_kernel();
+      start_ring(args, ring, works.template at<Tile>(works.first), warp);
+    }
+    wait_for_previous_kernel();
     if constexpr (!Tile::kTakesRows) sm90::claim_registers<Tile::kRegisters>();
-    consume<Tile>(args, shared, base, barriers, warp, ring, first_step, end_step - first_step,
-                  first_work, next_work, rank);
+    consume<Tile>(args, shared, base, barriers, warp, ring, works);
   }
   // The other block may still send here.
-  if (Tile::kTakesMap && args.sharers > 1) sm90::sync_cluster();
+  if (in_cluster) {
+    sm90::arrive_at_cluster();
+    sm90::wait_cluster();
+  }
 #endif
 }
 

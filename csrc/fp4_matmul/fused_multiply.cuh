@@ -25,8 +25,16 @@ __device__ __forceinline__ bool multiply(float (&sums)[Tile::kAccumulators], Wei
   int held = -1;  // the stage before
   std::conditional_t<Tile::kTakesMap, NaturalHalfStep<Tile>, HalfStep<Tile>> words(scale_factor);
   uint32_t slot = 0;
+  SlotRearranger rearranger;
+  uint32_t next_slot = 0;
   if constexpr (Tile::kLoadsAhead) {
     slot = ring.next();
+    if constexpr (Tile::kTakesMap) {
+      rearranger.begin(slot);
+#pragma unroll
+      for (int quarter = 0; quarter < 4; ++quarter) rearranger.do_quarter(quarter);
+      __syncwarp();
+    }
     words.load(slot, 0, 0, ring.shift);
   }
 #pragma unroll 1
@@ -50,13 +58,18 @@ __device__ __forceinline__ bool multiply(float (&sums)[Tile::kAccumulators], Wei
         for (int i = 0; i < kWords; ++i) {
           const int w = p * kWords + i;
           words.decode_word(w, operands + 2 * i);
+          if constexpr (Tile::kTakesMap) {
+            if (half == 0 && w == 3) rearranger.begin(next_slot = ring.next());
+            if (half == 1) rearranger.do_quarter(w);
+            if (half == 1 && w == 3) __syncwarp();
+          }
           // The next ones, while the tensor cores are at work.
           if (w < 3) {
             words.load(slot, half, w + 1, ring.shift);
           } else if (half == 0) {
             words.load(slot, 1, 0, ring.shift);
           } else if constexpr (Tile::kLoadsAhead) {
-            slot = ring.next();
+            slot = Tile::kTakesMap ? next_slot : ring.next();
             words.load(slot, 0, 0, ring.shift);
           }
         }

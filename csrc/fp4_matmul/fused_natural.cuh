@@ -2,39 +2,95 @@
 // a step. Device only, needs no torch.
 //
 // The tensor cores then want elements 2t and 2t + 1 of every eight in lane t of a quad: byte t of
-// every word, so all four lanes load all words. Two codes of a byte become the two halves of a pair
-// by a choice of bytes after the decoding. An instruction costs 46 others instead of 29, but x
-// needs no image, which takes 3 to 16 us.
+// every word. So a warp first rearranges the codes of a step where they lie in shared memory, four
+// words at a time: word t gets the bytes t, its nibbles in the order in which code_pairs finds
+// them. With the scales, of which every lane needs all, an instruction of the tensor cores costs 41
+// others instead of 29. An image of x costs a kernel: 2 us at 128 rows of x, and more from there.
 #pragma once
 
 #include "fp4_matmul/fused_step.cuh"
 
 namespace my_ops {
 
-// As HalfStep, a word at a time.
+// Elements 2t of the four words, then 2t + 1, become the nibbles of word t.
+__device__ __forceinline__ uint4 gather_bytes(const uint4& words) {
+  constexpr uint32_t kLow = 0x0F0F0F0Fu;
+  const uint32_t even_01 = (words.x & kLow) | (words.y << 4 & ~kLow);
+  const uint32_t odd_01 = (words.x >> 4 & kLow) | (words.y & ~kLow);
+  const uint32_t even_23 = (words.z & kLow) | (words.w << 4 & ~kLow);
+  const uint32_t odd_23 = (words.z >> 4 & kLow) | (words.w & ~kLow);
+  const uint32_t even_front = __byte_perm(even_01, even_23, 0x5140);
+  const uint32_t even_back = __byte_perm(even_01, even_23, 0x7362);
+  const uint32_t odd_front = __byte_perm(odd_01, odd_23, 0x5140);
+  const uint32_t odd_back = __byte_perm(odd_01, odd_23, 0x7362);
+  return {__byte_perm(even_front, odd_front, 0x5410), __byte_perm(even_front, odd_front, 0x7632),
+          __byte_perm(even_back, odd_back, 0x5410), __byte_perm(even_back, odd_back, 0x7632)};
+}
+
+// Does that to a slot of codes in place, a quarter at a time. The words of a quarter are loaded
+// before they are needed.
+struct SlotRearranger {
+  uint32_t place = 0;
+  uint4 words;
+
+  __device__ __forceinline__ void begin(uint32_t slot) {
+    place = slot + threadIdx.x % 32 * 16;
+    words = load_shared16(place);
+  }
+
+  __device__ __forceinline__ void do_quarter(int quarter) {
+    const uint4 ready = gather_bytes(words);
+    if (quarter < 3) words = load_shared16(place + (quarter + 1) * 512);
+    store_shared16(place + quarter * 512, ready);
+  }
+};
+
+// Either half of a pair as both halves of one, in a form that becomes a part of the multiplication.
+__device__ __forceinline__ uint32_t low_half_twice(uint32_t pair) {
+  uint32_t twice;
+  asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %1;\nmov.b32 %0, {low, low};\n}"
+      : "=r"(twice)
+      : "r"(pair));
+  return twice;
+}
+
+__device__ __forceinline__ uint32_t high_half_twice(uint32_t pair) {
+  uint32_t twice;
+  asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %1;\nmov.b32 %0, {high, high};\n}"
+      : "=r"(twice)
+      : "r"(pair));
+  return twice;
+}
+
+// As HalfStep.
 template <typename Tile>
 struct NaturalHalfStep {
   using scalar_t = typename Tile::scalar_t;
   static constexpr bool kMx = Tile::kFormat == Fp4Format::mxfp4;
   static constexpr bool kHalf = std::is_same_v<scalar_t, __half>;
   const float factor;
-  const uint32_t select = 0x40 + threadIdx.x % 4 * 0x11;  // byte t of each of two words
-  uint4 low, high;                                        // 32 codes of either row
+  uint32_t low[4], high[4];  // the words of either row
   // NVFP4: two of the eight scales of either row, the other lanes of the quad have the others.
   // MXFP4: the bytes of all four.
   uint32_t low_scales, high_scales;
+  // NVFP4: both scales of each word.
+  // MXFP4: two words' scales each, for where one multiplication is enough for those of the warp.
+  uint32_t low_pairs[kMx ? 2 : 4], high_pairs[kMx ? 2 : 4];
+  bool plain = true;
   bool misfits = false;
 
   __device__ __forceinline__ explicit NaturalHalfStep(float factor) : factor(factor) {}
 
-  // Brings 32 codes of either row, and all scales with the first ones. Rows have their chunks in
-  // different places (WeightRing), so that eight rows meet all banks.
+  // Rows have their chunks in different places (WeightRing), so that eight rows meet all banks.
   __device__ __forceinline__ void load(uint32_t slot, int half, int w, int /*shift*/) {
-    const int lane = threadIdx.x % 32;
-    const uint32_t codes = (slot + lane / 4 * (128 + 16)) ^ (4 * half + w) * 16;
-    low = load_shared16(codes);
-    high = load_shared16(codes + 1024);
     if (w > 0) return;
+    const int lane = threadIdx.x % 32;
+    const uint32_t codes = slot + lane / 4 * (128 + 16) + lane % 4 * 4;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      low[i] = load_shared_bytes<4>(codes ^ (4 * half + i) * 16);
+      high[i] = load_shared_bytes<4>((codes ^ (4 * half + i) * 16) + 1024);
+    }
     constexpr int kBytes = kMx ? 4 : 2;
     const uint32_t scales = slot + Tile::kCodeBytes + lane / 4 * Tile::kScalePitch +
                             half * (Tile::kRowScales / 2) + (kMx ? 0 : lane % 4 * kBytes);
@@ -44,50 +100,73 @@ struct NaturalHalfStep {
 
   __device__ __forceinline__ void begin() {
     if constexpr (!kMx) {
-      low_scales = nvfp4_scales<scalar_t>(low_scales, factor);
-      high_scales = nvfp4_scales<scalar_t>(high_scales, factor);
-    }
-  }
-
-  // Byte t of the four words: of 0 and 1 in even places, of 2 and 3 in odd ones.
-  __device__ __forceinline__ uint32_t gather(const uint4& words) const {
-    return __byte_perm(__byte_perm(words.x, words.y, select), __byte_perm(words.z, words.w, select),
-                       0x5140);
-  }
-
-  // In the order of code_pairs: low and high codes of bytes 0 and 2, then of 1 and 3.
-  __device__ __forceinline__ void decode_row(uint32_t codes, uint32_t scales, int w,
-                                             uint32_t (&pairs)[4]) {
-    if constexpr (!kMx) {
-      const uint32_t both = __shfl_sync(~0u, scales, w, 4);
-      const uint32_t scale[2] = {__byte_perm(both, both, 0x1010), __byte_perm(both, both, 0x3232)};
-      code_pairs(scalar_t{}, codes, pairs);
+      const uint32_t of_low = nvfp4_scales<scalar_t>(low_scales, factor);
+      const uint32_t of_high = nvfp4_scales<scalar_t>(high_scales, factor);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) pairs[i] = multiply_pairs(scalar_t{}, pairs[i], scale[i / 2]);
-    } else {
-      const uint32_t byte = scales >> 8 * w & 0xFFu;
-      if constexpr (kHalf) {
-        misfits |= !e8m0_fits(__half{}, byte) && ((codes & 0x77777777u) != 0 || byte == kE8M0NaN);
-        decode<scalar_t>(codes, e8m0_pair(scalar_t{}, min(max(byte, 109u), 133u)), pairs);
-      } else {
-        decode_wide(codes, byte, pairs);
+      for (int w = 0; w < 4; ++w) {
+        low_pairs[w] = __shfl_sync(~0u, of_low, w, 4);
+        high_pairs[w] = __shfl_sync(~0u, of_high, w, 4);
       }
+    } else {
+      const bool mine = kHalf ? (low_scales & 0xF0F0F0F0u) == 0x70707070u &&  // 2^-15 to 1
+                                    (high_scales & 0xF0F0F0F0u) == 0x70707070u
+                              : ((low_scales | high_scales) & 0x80808080u) == 0;  // up to 1
+      plain = __all_sync(~0u, mine);
+      plain_pairs(low_scales, low_pairs);
+      plain_pairs(high_scales, high_pairs);
     }
+  }
+
+  // e8m0_pair of four bytes, two in a pair.
+  __device__ __forceinline__ static void plain_pairs(uint32_t bytes, uint32_t (&pairs)[2]) {
+    constexpr uint32_t kUnit = kHalf ? 1 << 10 : 1 << 7;
+    constexpr uint32_t kOffset = (kHalf ? 0u - 103u : 126u) * kUnit * 0x00010001u;
+    pairs[0] = __byte_perm(bytes, 0, 0x4140) * kUnit + kOffset;
+    pairs[1] = __byte_perm(bytes, 0, 0x4342) * kUnit + kOffset;
+  }
+
+  __device__ __forceinline__ static bool is_misfit(uint32_t codes, uint32_t byte) {
+    return !e8m0_fits(__half{}, byte) && ((codes & 0x77777777u) != 0 || byte == kE8M0NaN);
+  }
+
+  __device__ __forceinline__ static void decode_nvfp4(uint32_t codes, uint32_t scales,
+                                                      uint32_t (&pairs)[4]) {
+    const uint32_t scale[2] = {low_half_twice(scales), high_half_twice(scales)};
+    code_pairs(scalar_t{}, codes, pairs);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) pairs[i] = multiply_pairs(scalar_t{}, pairs[i], scale[i / 2]);
   }
 
   // The 32 codes of both rows as the operands A of two instructions.
   __device__ __forceinline__ void decode_word(int w, uint32_t (*fragments)[4]) {
-    uint32_t first = gather(low), second = gather(high);
+    uint32_t first = low[w], second = high[w];
     asm volatile("" : "+r"(first), "+r"(second));  // as in HalfStep
     uint32_t a[4], b[4];
-    decode_row(first, low_scales, w, a);
-    decode_row(second, high_scales, w, b);
+    if constexpr (!kMx) {
+      decode_nvfp4(first, low_pairs[w], a);
+      decode_nvfp4(second, high_pairs[w], b);
+    } else {
+      const uint32_t a_byte = __byte_perm(low_scales, 0, 0x4440 + w);
+      const uint32_t b_byte = __byte_perm(high_scales, 0, 0x4440 + w);
+      if (plain) {
+        const auto scale = [w](const uint32_t(&pairs)[2]) {
+          return w % 2 == 0 ? low_half_twice(pairs[w / 2]) : high_half_twice(pairs[w / 2]);
+        };
+        decode<scalar_t>(first, scale(low_pairs), a);
+        decode<scalar_t>(second, scale(high_pairs), b);
+      } else if constexpr (kHalf) {
+        misfits |= is_misfit(first, a_byte) || is_misfit(second, b_byte);
+        decode<__half>(first, e8m0_pair(__half{}, min(max(a_byte, 109u), 133u)), a);
+        decode<__half>(second, e8m0_pair(__half{}, min(max(b_byte, 109u), 133u)), b);
+      } else {
+        decode_wide(first, a_byte, a);
+        decode_wide(second, b_byte, b);
+      }
+    }
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      fragments[i][0] = __byte_perm(a[2 * i], a[2 * i + 1], 0x5410);
-      fragments[i][1] = __byte_perm(b[2 * i], b[2 * i + 1], 0x5410);
-      fragments[i][2] = __byte_perm(a[2 * i], a[2 * i + 1], 0x7632);
-      fragments[i][3] = __byte_perm(b[2 * i], b[2 * i + 1], 0x7632);
+    for (int i = 0; i < 4; ++i) {
+      fragments[i / 2][i % 2 * 2] = a[i];
+      fragments[i / 2][i % 2 * 2 + 1] = b[i];
     }
   }
 };

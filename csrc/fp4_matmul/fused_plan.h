@@ -16,6 +16,7 @@ struct FusedPlan {
   // share of the copies of x, for both.
   int splits = 1, sharers = 1;
   int blocks = 0;
+  int tail = 0;  // see FusedWorks
   bool takes_map = false;
 };
 
@@ -28,20 +29,23 @@ constexpr int fused_depth_groups(int tokens) { return tokens <= 32 ? 2 : 1; }
 
 // How x comes to a tile. From its rows, through the registers of the producers, where there are 16:
 // with more these loads do not keep up (27.4 us at 32 rows, 8192 x 8192). By the copy engine, in
-// its own order, to tiles of 256: decoding in that order takes 1.6 times the instructions, which
-// only these have time for. Else as an image in the order of decoded codes (x_image.cuh).
+// its own order, to tiles of 192 and more: decoding in that order takes 1.4 times the instructions,
+// for which smaller ones have no time (30.8 us at 128 rows instead of 29.9). Else as an image in
+// the order of decoded codes (x_image.cuh).
 constexpr bool fused_takes_rows(int tokens) { return tokens <= 16; }
-constexpr bool fused_takes_map(int tokens, bool ragged) { return tokens >= 256 && !ragged; }
+constexpr bool fused_takes_map(int tokens, bool ragged) { return tokens >= 192 && !ragged; }
 
 constexpr int fused_warps(int tokens) { return kFusedRows / 16 * fused_depth_groups(tokens); }
 
 // Of a step, from what products of 8192 x 8192 take on an H200 beside the few microseconds in which
-// they start and end: 20.5 us with 16 rows of x, 19.2 (32), 21.8 (64), 29.6 (128), 49.1 (256).
+// they start and end: 20.5 us with 16 rows of x, 19.2 (32), 21.8 (64), 29.6 (128), 40.5 (192),
+// 48.1 (256).
 constexpr double fused_step_microseconds(int tokens) {
   return tokens == 16    ? 0.85
          : tokens == 32  ? 0.88
          : tokens == 64  ? 1.05
          : tokens == 128 ? 1.65
+         : tokens == 192 ? 2.1
                          : 2.7;
 }
 
@@ -55,21 +59,28 @@ inline FusedPlan plan_fused(int64_t M, int64_t N, int64_t K, bool ragged, int sm
   }
   double best = 0;
   const int64_t row_tiles = ceil_div(N, int64_t{kFusedRows});
-  for (const int tokens : {16, 32, 64, 128, 256}) {
+  for (const int tokens : {16, 32, 64, 128, 192, 256}) {
     // Clusters of two; four would leave SMs idle, of which 30 clusters fit.
     for (const int splits : {1, 2}) {
       const bool takes_map = fused_takes_map(tokens, ragged);
       const int sharers = splits == 1 && takes_map && row_tiles > 1 && sms > 1 ? 2 : 1;
-      const int64_t tiles = ceil_div(row_tiles, int64_t{sharers}) * ceil_div(M, int64_t{tokens});
+      const int64_t token_tiles = ceil_div(M, int64_t{tokens});
+      const int64_t tiles = ceil_div(row_tiles, int64_t{sharers}) * token_tiles;
       const int64_t clusters = sms / (splits * sharers);
-      if (tiles > 1 << 30 || (splits > 1 && (tiles > clusters || steps < 8))) continue;
-      const double us = static_cast<double>(ceil_div(tiles, clusters)) *
-                        fused_step_microseconds(tokens) *
+      if (tiles > 1 << 29 || (splits > 1 && (tiles > clusters || steps < 8))) continue;
+      // What is left for a last round may be halved (FusedWorks), but only of all rows of x alike,
+      // so that equal rows have equal results: in one band of tiles, whole columns of it.
+      const int64_t rest = ceil_div(tiles % clusters, token_tiles) * token_tiles;
+      const bool halved = sharers > 1 && tiles > clusters && rest > 0 && 2 * rest <= clusters &&
+                          token_tiles <= 8 && steps >= 8;
+      const double rounds = static_cast<double>(ceil_div(tiles, clusters)) - (halved ? 0.5 : 0);
+      const double us = rounds * fused_step_microseconds(tokens) *
                         static_cast<double>(ceil_div(steps, int64_t{splits}));
       if (plan.tokens == 0 || us < best) {
         best = us;
         const int blocks = static_cast<int>(std::min(tiles, clusters)) * splits * sharers;
-        plan = {tokens, splits, sharers, blocks, takes_map};
+        const int tail = static_cast<int>(halved ? tiles - rest : tiles);
+        plan = {tokens, splits, sharers, blocks, tail, takes_map};
       }
     }
   }

@@ -5,27 +5,23 @@
 #include "common/sm90_bulk_copy.cuh"
 #include "common/sm90_mbarrier.cuh"
 #include "fp4_matmul/fused_step.cuh"
+#include "fp4_matmul/fused_work.cuh"
 
 namespace my_ops {
 
 constexpr int kProducers = 128;
 
-// The stages of one tile: steps first_step to end_step of K, rows first_token on of x.
-struct StageRange {
-  int first_step, end_step;
-  int64_t token_tile;
-};
-
 // Blocks that share rows of x bring a part of each stage, for all of them.
 template <typename Tile>
 __device__ __forceinline__ void produce_from_map(const FusedArguments& args, uint32_t base,
                                                  const FusedBarriers<Tile>& barriers,
-                                                 const StageRange& range, StageCursor<Tile>& cursor,
+                                                 const FusedWork& work, StageCursor<Tile>& cursor,
                                                  int rank) {
   if (threadIdx.x != Tile::kConsumers) return;
-  const int first = args.sharers > 1 ? rank * (Tile::kTokens / 2) : 0;  // row of the stage
-  const int row = static_cast<int>(range.token_tile) * Tile::kTokens + first;
-  for (int k = range.first_step * kFusedDepth; k < range.end_step * kFusedDepth;
+  const int box_rows = args.sharers > 1 ? Tile::kTokens / 2 : Tile::kTokens;
+  const int first = work.shared ? rank * box_rows : 0;  // row of the stage
+  const int row = work.token_tile * Tile::kTokens + first;
+  for (int k = work.first_step * kFusedDepth; k < work.end_step * kFusedDepth;
        k += Tile::kStageDepth) {
     const uint32_t full = barriers.full + cursor.stage * 8;
     sm90::wait_barrier(barriers.empty + cursor.stage * 8, cursor.parity ^ 1);
@@ -34,10 +30,12 @@ __device__ __forceinline__ void produce_from_map(const FusedArguments& args, uin
     for (int b = 0; b < Tile::kStageDepth / 64; ++b) {
       const uint32_t to =
           base + cursor.stage * Tile::kStageBytes + (b * Tile::kTokens + first) * 128;
-      if (args.sharers > 1) {
+      if (work.shared) {
         sm90::box_copy_to_ranks(to, args.x_map, row, k + b * 64, full, 3);
-      } else {
-        sm90::box_copy(to, args.x_map, row, k + b * 64, full);
+        continue;
+      }
+      for (int r = 0; r < Tile::kTokens; r += box_rows) {
+        sm90::box_copy(to + r * 128, args.x_map, row + r, k + b * 64, full);
       }
     }
     cursor.advance(1);
@@ -47,13 +45,13 @@ __device__ __forceinline__ void produce_from_map(const FusedArguments& args, uin
 template <typename Tile>
 __device__ __forceinline__ void produce_from_image(const FusedArguments& args, uint32_t base,
                                                    const FusedBarriers<Tile>& barriers,
-                                                   const StageRange& range,
+                                                   const FusedWork& work,
                                                    StageCursor<Tile>& cursor) {
   if (threadIdx.x != Tile::kConsumers) return;
   constexpr int64_t kStepBytes = Tile::kStageBytes * Tile::kStagesOfStep;
   const uint8_t* source =
-      args.image + (range.token_tile * args.steps + range.first_step) * kStepBytes;
-  const int stages = (range.end_step - range.first_step) * Tile::kStagesOfStep;
+      args.image + (int64_t{work.token_tile} * args.steps + work.first_step) * kStepBytes;
+  const int stages = work.steps() * Tile::kStagesOfStep;
   for (int i = 0; i < stages; ++i) {
     const int stage = cursor.stage;
     sm90::wait_barrier(barriers.empty + stage * 8, cursor.parity ^ 1);
@@ -106,9 +104,7 @@ struct RowsOfStage {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         const uint32_t at = to + sm90::swizzled_chunk<128>(row % 8, word % 2 * 4 + j) * 16;
-        asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(chunks[j].x),
-                     "r"(chunks[j].y), "r"(chunks[j].z), "r"(chunks[j].w)
-                     : "memory");
+        store_shared16(at, chunks[j]);
       }
     }
   }
@@ -117,13 +113,13 @@ struct RowsOfStage {
 template <typename Tile>
 __device__ __forceinline__ void produce_from_rows(const FusedArguments& args, uint32_t base,
                                                   const FusedBarriers<Tile>& barriers,
-                                                  const StageRange& range,
+                                                  const FusedWork& work,
                                                   StageCursor<Tile>& cursor) {
   // Loads run as many stages ahead as 64 registers hold.
   constexpr int kAhead = 4 / RowsOfStage<Tile>::kItems;
-  const int64_t first_token = range.token_tile * Tile::kTokens;
-  const int first_k = range.first_step * kFusedDepth;
-  const int stages = (range.end_step - range.first_step) * Tile::kStagesOfStep;
+  const int64_t first_token = int64_t{work.token_tile} * Tile::kTokens;
+  const int first_k = work.first_step * kFusedDepth;
+  const int stages = work.steps() * Tile::kStagesOfStep;
   RowsOfStage<Tile> rows[kAhead];
 #pragma unroll
   for (int a = 0; a < kAhead; ++a) rows[a].load(args, first_token, first_k + a * Tile::kStageDepth);

@@ -4,6 +4,7 @@
 
 #include <type_traits>
 
+#include "common/sm90_cluster.cuh"
 #include "common/sm90_mbarrier.cuh"
 #include "fp4_matmul/fused_tile.cuh"
 
@@ -11,16 +12,23 @@ namespace my_ops {
 
 template <typename Tile>
 struct FusedBarriers {
-  uint32_t full, empty;       // shared addresses of the first ones
-  int sharers, first_sharer;  // the blocks of the cluster that this one shares its stages with
+  uint32_t full, empty;  // shared addresses of the first ones
+  // Of this lane, where x comes by the copy engine: the first `empty` of a block that has a share
+  // in the stages, or zero.
+  uint32_t remote_empty = 0;
 
-  // One arrival of a warp.
+  // Which blocks have it: those of the cluster that share x, or this one, `rank`, as often.
+  __device__ __forceinline__ void share(int sharers, int rank, bool shared) {
+    const int lane = threadIdx.x % 32;
+    remote_empty = lane < sharers ? sm90::address_at_rank(empty, shared ? lane : rank) : 0;
+  }
+
+  // An arrival of a warp for each of these blocks.
   __device__ __forceinline__ void release(int stage) const {
     if constexpr (!Tile::kTakesMap) {
       arrive(empty + stage * 8);
-    } else {
-      const int lane = threadIdx.x % 32;
-      if (lane < sharers) sm90::arrive_at_rank(empty + stage * 8, first_sharer + lane);
+    } else if (remote_empty != 0) {
+      sm90::arrive_remote(remote_empty + stage * 8);
     }
   }
   __device__ __forceinline__ void announce(int stage) const { arrive(full + stage * 8); }
@@ -56,6 +64,12 @@ __device__ __forceinline__ uint4 load_shared16(uint32_t address) {
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                : "r"(address));
   return v;
+}
+
+__device__ __forceinline__ void store_shared16(uint32_t address, const uint4& v) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v.x), "r"(v.y),
+               "r"(v.z), "r"(v.w)
+               : "memory");
 }
 
 template <int kBytes, bool kAligned = true>

@@ -25,13 +25,16 @@ struct FusedArguments {
   Misfits misfits;    // flags to write, where they are not null
   ProductOutput out;  // [M, N]
   bool pairs;         // results are dense pairs of 16 bits
+  bool vectors;       // they are dense vectors of 16 bytes
   int steps;
   int row_tiles;    // of the weight
   int token_tiles;  // of x
   int splits;       // blocks of a cluster, each with a part of K
   int sharers;      // blocks of a cluster, each with rows of the weight of its own
-  bool direct;      // results go from registers to memory: pairs, one warpgroup for a row
+  int tail;         // number of the first work that is half of K (FusedWorks); of tiles: none is
 };
+
+constexpr int kExchangeStrips = 4;  // of 8 rows of x, that one block sends another at a time
 
 // A block owns 128 rows of the weight and kTokens rows of x. kDepthGroups groups of two warpgroups
 // share its steps. Stages of kStageDepth along K hold x. kWords words of either row are decoded for
@@ -55,8 +58,9 @@ struct FusedTile {
   // Codes come into registers while the tensor cores work on those before: 1.5 us faster at 128 and
   // 256 rows of x, 8192 x 8192. With fewer there are no registers for it.
   static constexpr bool kLoadsAhead = kTokens >= 64;
-  // What setmaxnreg leaves to a consumer where producers need no more than 24.
-  static constexpr int kRegisters = kConsumers == 256 ? 240 : 112;
+  // setmaxnreg: what a consumer and a producer get of the 168 or 96 that each thread starts with.
+  static constexpr int kRegisters = kConsumers == 256 ? 232 : 112;
+  static constexpr int kProducerRegisters = kConsumers == 256 ? 40 : 32;
 
   static constexpr int kStagesOfStep = kFusedDepth / kStageDepth;
   static constexpr int kStageBytes = kTokens * kStageDepth * 2;
@@ -64,12 +68,13 @@ struct FusedTile {
   static constexpr int kRowScales = kFusedDepth / fp4_block_size(kFormat);  // bytes of a step
   static constexpr int kScalePitch = kRowScales + scale_padding(kRagged);
   static constexpr int kSlotBytes = kCodeBytes + (16 * kScalePitch + 127) / 128 * 128;
+  static constexpr int kExchangeParts = kStrips / 2 / kExchangeStrips;
   static constexpr int kBarriers = kStages * kStageBytes;  // where they begin
   static constexpr int kRings = kBarriers + 256;
   static constexpr int kSharedBytes = kRings + kConsumers / 32 * kSlots * kSlotBytes;
   static_assert(kSharedBytes <= 227 * 1024, "what a block may have");
   static_assert(kConsumers * kAccumulators * 4 <= kBarriers, "the stages hold all sums");
-  static_assert(16 * kStages <= 256, "two barriers a stage");
+  static_assert(16 * kStages + 8 + 8 * kExchangeParts <= 256, "two a stage, those of an exchange");
 };
 
 // A warp's ring of codes and scales of its 16 rows: slots that the warp fills with asynchronous

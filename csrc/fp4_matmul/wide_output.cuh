@@ -1,8 +1,7 @@
 // The end of a tile of the wide kernel: sums become results. Device only, sm_90a, needs no torch.
 #pragma once
 
-#include "fp4_matmul/fused_output.cuh"
-#include "fp4_matmul/quad.cuh"
+#include "fp4_matmul/fused_store.cuh"
 #include "fp4_matmul/wide_tile.cuh"
 
 namespace my_ops {
@@ -14,28 +13,6 @@ __device__ __forceinline__ float sum_factor(const WideArguments& args) {
                        : fragment_scale<scalar_t, Fp4Format::mxfp4>(args.amax).sum_factor;
 }
 
-// Two strips of 8 rows of x, sums as in StripWriter::store, as vectors of 8 results along N
-// (kAlongN) or along M. In a quad of lanes, lane t stores half t % 2 of strip t / 2.
-template <typename result_t, bool kAlongN>
-__device__ __forceinline__ void store_vectors(const StripWriter& writer, int64_t first_m,
-                                              const float4 (&sums)[2]) {
-  const auto pair = [&](float low, float high, float bias) {
-    const uint32_t both =
-        pack_pair(result_t{}, writer.scale(low) + bias, writer.scale(high) + bias);
-    return kAlongN ? transpose_matrix(both) : both;
-  };
-  const uint4 vector = transpose_in_quad(
-      {pair(sums[0].x, sums[0].y, writer.bias_low), pair(sums[0].z, sums[0].w, writer.bias_high),
-       pair(sums[1].x, sums[1].y, writer.bias_low), pair(sums[1].z, sums[1].w, writer.bias_high)});
-  const int lane = threadIdx.x % 32, t = lane % 4;
-  const int64_t m = first_m + t / 2 * 8 + (kAlongN ? lane / 4 : 0);
-  const int64_t n = writer.n + t % 2 * 8 - (kAlongN ? lane / 4 : 0);
-  const ProductOutput& out = writer.out;
-  if (m >= out.M || n >= out.N) return;
-  auto* const data = static_cast<uint16_t*>(out.data) + m * out.row_stride + n * out.col_stride;
-  *reinterpret_cast<uint4*>(data) = vector;
-}
-
 template <typename Tile, typename result_t, bool kAlongN>
 __device__ __forceinline__ void store_tile(const StripWriter& writer, int64_t first_m,
                                            const float (&sums)[Tile::kAccumulators]) {
@@ -43,7 +20,7 @@ __device__ __forceinline__ void store_tile(const StripWriter& writer, int64_t fi
   for (int j = 0; j < Tile::kAccumulators; j += 8) {
     const float4 strips[] = {{sums[j], sums[j + 1], sums[j + 2], sums[j + 3]},
                              {sums[j + 4], sums[j + 5], sums[j + 6], sums[j + 7]}};
-    store_vectors<result_t, kAlongN>(writer, first_m + 2 * j, strips);
+    store_vectors<result_t, kAlongN>(writer, first_m + 2 * j, 8, strips);
   }
 }
 
