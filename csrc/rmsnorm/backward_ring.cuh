@@ -40,35 +40,39 @@ struct RingPlace {
 // multiprocessors get a third more than others, and all wait for the last: 3 to 5 % slower.
 constexpr int kRingBytesInFlight = 64 * 1024;
 
-// The producer's side. `kSlotBytes`: of a slot at most.
-template <typename x_t, int kSlots, int kSlotBytes>
+// The producer's side.
+template <typename x_t, int kSlots>
 class RingProducer {
-  static constexpr int kInFlight = kRingBytesInFlight / kSlotBytes;
-
  public:
   // `chunk_columns`: of one chunk for every thread; `columns`: of a row, in this block.
   __device__ __forceinline__ RingProducer(unsigned char* ring, RingBarriers<kSlots>& barriers,
                                           int chunk_columns, int columns)
-      : ring_(ring), barriers_(barriers), chunk_columns_(chunk_columns), columns_(columns) {}
+      : ring_(ring),
+        barriers_(barriers),
+        chunk_columns_(chunk_columns),
+        columns_(columns),
+        in_flight_(min(kSlots, kRingBytesInFlight / (2 * chunk_bytes()))) {}
 
   // The next slot: chunk `v` of one row and chunk `w` of another.
   __device__ __forceinline__ void send(const x_t* row, int v, const x_t* other_row, int w) {
     barriers_.empty[place_.slot].wait(place_.parity ^ 1);
-    if (sent_ >= kInFlight) {
-      const RingPlace<kSlots> earlier = place_.ahead(kSlots - kInFlight);
+    if (sent_ >= in_flight_) {
+      const RingPlace<kSlots> earlier = place_.ahead(kSlots - in_flight_);
       barriers_.full[earlier.slot].wait(earlier.parity ^ 1);
     }
-    sent_ = min(sent_ + 1, kInFlight);
+    sent_ = min(sent_ + 1, in_flight_);
     MBarrier& full = barriers_.full[place_.slot];
     full.arrive_expecting(bytes(v) + bytes(w));
-    const int chunk_bytes = chunk_columns_ * static_cast<int>(sizeof(x_t));
-    unsigned char* const slot = ring_ + place_.slot * 2 * chunk_bytes;
+    unsigned char* const slot = ring_ + place_.slot * 2 * chunk_bytes();
     if (bytes(v) > 0) full.copy(slot, row + v * chunk_columns_, bytes(v));
-    if (bytes(w) > 0) full.copy(slot + chunk_bytes, other_row + w * chunk_columns_, bytes(w));
+    if (bytes(w) > 0) full.copy(slot + chunk_bytes(), other_row + w * chunk_columns_, bytes(w));
     place_ = place_.ahead(1);
   }
 
  private:
+  __device__ __forceinline__ int chunk_bytes() const {
+    return chunk_columns_ * static_cast<int>(sizeof(x_t));
+  }
   __device__ __forceinline__ int bytes(int v) const {
     const int left = columns_ - v * chunk_columns_;
     return max(0, min(chunk_columns_, left)) * static_cast<int>(sizeof(x_t));
@@ -78,6 +82,7 @@ class RingProducer {
   RingBarriers<kSlots>& barriers_;
   const int chunk_columns_;
   const int columns_;
+  const int in_flight_;  // slots
   RingPlace<kSlots> place_;
   int sent_ = 0;
 };

@@ -46,6 +46,7 @@ __global__ void __launch_bounds__(kWideThreads + kWideExtraThreads, 1)
 
   // What this block and this thread own.
   const int threads = blockDim.x - kWideExtraThreads;  // that compute
+  const int vectors = wide_vectors(args, threads);
   const int warps = threads / kWarpSize;
   const int thread = threadIdx.x;
   const int slice = blockIdx.x % args.slices;
@@ -61,12 +62,11 @@ __global__ void __launch_bounds__(kWideThreads + kWideExtraThreads, 1)
     if (thread / kWarpSize == warps) {
       exchange_sums<acc_t>(args, exchanges, part, parts, warps);
     } else if (thread == threads + kWarpSize) {
-      constexpr int kSlotBytes = 2 * kWideThreads * kChunkBytes;
-      RingProducer<x_t, kSlots, kSlotBytes> producer(ring, barriers, threads * N, owned.columns);
+      RingProducer<x_t, kSlots> producer(ring, barriers, threads * N, owned.columns);
       for (int64_t row = part; row < args.rows; row += parts) {
         const x_t* grad_row = args.grad + args.grad_layout.offset(row) + owned.first;
         const x_t* x_row = args.x + args.x_layout.offset(row) + owned.first;
-        for (int v = 0; v < kVectors; ++v) producer.send(grad_row, v, x_row, v);
+        for (int v = 0; v < vectors; ++v) producer.send(grad_row, v, x_row, v);
       }
     }
   } else {
@@ -105,15 +105,19 @@ __global__ void __launch_bounds__(kWideThreads + kWideExtraThreads, 1)
     ExchangeTurn turn;
     if (part < args.rows) {
 #pragma unroll
-      for (int v = 0; v < kVectors; ++v) add_slot(first.ahead(v), v);
+      for (int v = 0; v < kVectors; ++v) {
+        if (v < vectors) add_slot(first.ahead(v), v);
+      }
       send(turn);
     }
     for (int64_t row = part; row < args.rows; row += parts) {
       // Reduce: the next row.
-      const RingPlace<kSlots> next = first.ahead(kVectors);
+      const RingPlace<kSlots> next = first.ahead(vectors);
       if (row + parts < args.rows) {
 #pragma unroll
-        for (int v = 0; v < kVectors; ++v) add_slot(next.ahead(v), v);
+        for (int v = 0; v < kVectors; ++v) {
+          if (v < vectors) add_slot(next.ahead(v), v);
+        }
         send(turn.next());
       }
 
@@ -123,6 +127,10 @@ __global__ void __launch_bounds__(kWideThreads + kWideExtraThreads, 1)
       if (args.grad_sum != nullptr) more.begin(row + parts);
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
+        if (v >= vectors) {
+          if (args.grad_sum != nullptr) more.request(v);  // counts
+          continue;
+        }
         const RingPlace<kSlots> place = first.ahead(v);
         Pack x = {};
         Pack grad = {};

@@ -36,7 +36,8 @@ __global__ void __launch_bounds__(kWidestThreads + kWideExtraThreads, 1)
   let_next_kernel_start();
 
   // What this block and this thread own.
-  const int threads = blockDim.x - kWideExtraThreads;  // that compute
+  const int threads = blockDim.x - kWideExtraThreads;             // that compute
+  const int vectors = (wide_vectors(args, threads) + 1) / 2 * 2;  // for pairs of grad_sum's
   const int warps = threads / kWarpSize;
   const int thread = threadIdx.x;
   const int slice = blockIdx.x % args.slices;
@@ -52,7 +53,7 @@ __global__ void __launch_bounds__(kWidestThreads + kWideExtraThreads, 1)
     if (thread / kWarpSize == warps) {
       exchange_sums<acc_t>(args, exchanges, part, parts, warps);
     } else if (thread == threads + kWarpSize) {
-      fill_widest_ring(args, ring, barriers, owned, threads * N, part, parts);
+      fill_widest_ring(args, ring, barriers, owned, threads * N, vectors, part, parts);
     }
   } else {
     claim_registers<232>();
@@ -88,6 +89,7 @@ __global__ void __launch_bounds__(kWidestThreads + kWideExtraThreads, 1)
     const auto add_rest = [&](const Place& first, const ExchangeTurn& turn) {
 #pragma unroll
       for (int v = kHeld; v < kVectors; ++v) {
+        if (v >= vectors) break;
         const Place place = first.ahead(v);
         wait_for(place);
         if (!owns(v)) continue;
@@ -107,7 +109,7 @@ __global__ void __launch_bounds__(kWidestThreads + kWideExtraThreads, 1)
       add_rest(first, turn);
     }
     for (int64_t row = part; row < args.rows; row += parts) {
-      const Place next = first.ahead(adds ? kVectors + kVectors / 2 : kVectors);
+      const Place next = first.ahead(adds ? vectors + vectors / 2 : vectors);
       const bool has_next = row + parts < args.rows;
       exchanges[turn.index].scale_done.wait(turn.parity);
       const RowScale<acc_t> scale = exchanges[turn.index].scale;
@@ -118,7 +120,8 @@ __global__ void __launch_bounds__(kWidestThreads + kWideExtraThreads, 1)
         acc_t grad_x[N];
         differentiate<x_t>(x, grad, weight[v], scale, args, grad_weight[v], grad_x);
         if (adds) {
-          const Place place = first.ahead(kVectors + (v + kVectors - kHeld) % kVectors / 2);
+          const int before = v < kHeld ? vectors - kHeld + v : v - kHeld;
+          const Place place = first.ahead(vectors + before / 2);
           if (v % 2 == 0) wait_for(place);
           if (owns(v)) add_pack<x_t>(packs_at(place)[v % 2 * threads], grad_x);
           if (v % 2 == 1) release(place);
@@ -129,6 +132,7 @@ __global__ void __launch_bounds__(kWidestThreads + kWideExtraThreads, 1)
       };
 #pragma unroll
       for (int v = kHeld; v < kVectors; ++v) {
+        if (v >= vectors) break;
         const Place place = first.ahead(v);
         Pack x = {};
         Pack grad = {};

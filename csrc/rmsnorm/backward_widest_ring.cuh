@@ -30,18 +30,16 @@ template <typename x_t>
 __device__ __forceinline__ void fill_widest_ring(const BackwardArgs<x_t>& args, unsigned char* ring,
                                                  RingBarriers<kWidestSlots>& barriers,
                                                  const OwnedColumns& owned, int chunk_columns,
-                                                 int64_t first_row, int64_t row_step) {
-  constexpr int kSlotBytes = 2 * kWidestThreads * kChunkBytes;
-  RingProducer<x_t, kWidestSlots, kSlotBytes> producer(ring, barriers, chunk_columns,
-                                                       owned.columns);
+                                                 int vectors, int64_t first_row, int64_t row_step) {
+  RingProducer<x_t, kWidestSlots> producer(ring, barriers, chunk_columns, owned.columns);
   for (int64_t row = first_row; row < args.rows; row += row_step) {
     const x_t* grad_row = args.grad + args.grad_layout.offset(row) + owned.first;
     const x_t* x_row = args.x + args.x_layout.offset(row) + owned.first;
-    for (int v = 0; v < kWidestVectors; ++v) producer.send(grad_row, v, x_row, v);
+    for (int v = 0; v < vectors; ++v) producer.send(grad_row, v, x_row, v);
     if (args.grad_sum == nullptr) continue;
     const x_t* sum_row = args.grad_sum + args.grad_sum_layout.offset(row) + owned.first;
-    for (int i = 0; i < kWidestVectors; i += 2) {
-      const int v = (kHeld + i) % kWidestVectors;
+    for (int i = 0; i < vectors; i += 2) {
+      const int v = kHeld + i < vectors ? kHeld + i : kHeld + i - vectors;
       producer.send(sum_row, v, sum_row, v + 1);
     }
   }
