@@ -92,14 +92,30 @@ def release_cuda_memory():
 def cuda_memory_for(more_bytes):
     """At most that much can be allocated besides what is held now."""
     release_cuda_memory()
-    total = torch.cuda.get_device_properties(0).total_memory
-    limit = torch.cuda.memory_reserved() + more_bytes
-    torch.cuda.set_per_process_memory_fraction(limit / total)
+    total = torch.cuda.get_device_properties().total_memory
+    torch.cuda.set_per_process_memory_fraction(torch.cuda.memory_reserved() / total)
+    held = []
     try:
+        held = room_in_blocks()
+        limit = torch.cuda.memory_reserved() + more_bytes
+        torch.cuda.set_per_process_memory_fraction(limit / total)
         yield
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
+        held.clear()
         torch.cuda.empty_cache()
+
+
+def room_in_blocks():
+    """Tensors that take what is free in blocks of which a part is held: earlier tests may have left
+    large ones, which are not given back."""
+    held, size = [], 1 << 32
+    while size >= 1 << 20:
+        try:
+            held.append(torch.empty(size, dtype=torch.uint8, device="cuda"))
+        except torch.OutOfMemoryError:
+            size //= 2
+    return held
 
 
 @pytest.mark.cuda
