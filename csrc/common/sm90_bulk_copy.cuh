@@ -60,6 +60,8 @@ __device__ __forceinline__ void box_copy(uint32_t shared, const CUtensorMap& map
       : "memory");
 }
 
+// The same to that place in every block of the cluster whose bit in `ranks` is set, each counting
+// it at its own barrier.
 __device__ __forceinline__ void box_copy_to_ranks(uint32_t shared, const CUtensorMap& map, int row,
                                                   int col, uint32_t barrier, uint16_t ranks) {
   asm volatile(

@@ -34,8 +34,8 @@ __device__ __forceinline__ void sync_cluster() {
 #endif
 }
 
-// The same in two parts, for all threads: orders nothing but that every block has started and, with
-// fence_barrier_init before it, initialized its barriers.
+// A barrier in two parts, for all threads. It orders nothing but that every block has started and,
+// with fence_barrier_init before it, initialized its barriers.
 __device__ __forceinline__ void arrive_at_cluster() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
@@ -85,7 +85,7 @@ __device__ __forceinline__ T load_at_rank(uint32_t address, int rank) {
   return value;
 }
 
-// Where that lies in the addresses of the cluster.
+// Where `address` of block `rank` lies in the addresses of the cluster.
 __device__ __forceinline__ uint32_t address_at_rank(uint32_t address, int rank) {
   uint32_t remote = 0;
 #if __CUDA_ARCH__ >= 900
@@ -102,7 +102,7 @@ __device__ __forceinline__ void store_remote(uint32_t remote, float4 value) {
 #endif
 }
 
-// The same, not waited for, its 16 bytes counted at a barrier of that block.
+// store_remote() that is not waited for: its 16 bytes count at a barrier of that block.
 __device__ __forceinline__ void store_remote_async(uint32_t remote, float4 value,
                                                    uint32_t remote_barrier) {
 #if __CUDA_ARCH__ >= 900
@@ -114,7 +114,7 @@ __device__ __forceinline__ void store_remote_async(uint32_t remote, float4 value
 #endif
 }
 
-// The same at the address of `mine`.
+// load_at_rank() with the address of `mine`, a pointer into this block's shared memory.
 template <typename T>
 __device__ __forceinline__ T load_at_rank(const T* mine, int rank) {
   return load_at_rank<T>(static_cast<uint32_t>(__cvta_generic_to_shared(mine)), rank);

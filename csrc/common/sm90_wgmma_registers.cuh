@@ -18,7 +18,7 @@ namespace sm90 {
 
 // Elements are __nv_bfloat16, __half, or float: TF32. Of A, thread 4 g + t of the warp with rows
 // from `row` on holds word (4 bytes along K) t of rows row + g and row + g + 8, then word t + 4 of
-// both. They must stay untouched until the instruction is waited for.
+// both. These registers must stay untouched until the instruction is waited for.
 template <typename scalar_t, int kCols>
 struct WgmmaRegisters;
 

@@ -42,7 +42,8 @@ __device__ __forceinline__ void column_of(const uint32_t (&rows)[kRows], int c,
   }
 }
 
-// A thread block's rows from first_row on, and the elements of `tile` along K.
+// Quantizes a thread block's rows from first_row on, the elements of `tile` along K. A block that
+// takes another tile has to synchronize first: codes and scales wait in shared memory.
 template <Fp4Format kFormat, bool kStochastic, bool kAligned, typename scalar_t>
 __device__ __forceinline__ void quantize_column_tile(const scalar_t* x,
                                                      __nv_fp4x2_storage_t* packed, uint8_t* scale,

@@ -11,7 +11,7 @@ namespace my_ops {
 // product is small, its layout is another, or the device has no wgmma.
 //
 // `misfits`, where it comes back defined, are int32 flags on the device; where one is not zero, b
-// has scales that float16 cannot hold, and y was not written.
+// has scales that float16 cannot hold, and what y holds is not the product.
 bool fp4_fused_dense(const TensorView& x, const Fp4FactorView& b, const TensorView& bias,
                      const TensorView& y, OwnedTensor& misfits);
 bool fp4_fused_packed(const Fp4FactorView& x, const Fp4FactorView& b, const TensorView& y);

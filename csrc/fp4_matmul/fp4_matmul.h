@@ -8,11 +8,12 @@
 // grad and bias are float32, float16 or bfloat16 in any layout. Sums are float32 on CUDA and on the
 // CPU; a result is rounded once, to the dtype that is asked for.
 //
-// Five kernels on CUDA. Any product: fp4_matmul_kernel.cuh. A second factor with at least 2^20
-// elements that is stored along the contracted dimension: stream_kernel.cuh for up to 8 rows of 16
-// bits, panel_kernel.cuh on Hopper for up to 16, fused_kernel.cuh there for more, and for FP4 x.
-// One that is stored along the other, as the gradients' are: wide_kernel.cuh on Hopper, for 16
-// bits. Two dense operands of a large product are quantized together, by pair_kernel.cuh.
+// Kernels on CUDA. Any product: fp4_matmul_kernel.cuh. A second factor with at least 2^20 elements
+// that is stored along the contracted dimension: stream_kernel.cuh for up to 8 rows of 16 bits,
+// panel_kernel.cuh on Hopper for up to 16, fused_kernel.cuh there for more, and for FP4 x. One that
+// is stored along the other, as the gradients' are: outer_kernel.cuh for few rows, wide_kernel.cuh
+// on Hopper for more, both of 16 bits. Two dense operands of a large product are quantized together
+// there, by pair_kernel.cuh.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,5 +1,5 @@
-// Parts of the fused kernel's loop where x comes in the order of its elements: the decoding of half
-// a step. Device only, needs no torch.
+// Parts of the fused kernel's loop where x comes in the order of its elements: codes rearranged,
+// and the decoding of half a step. Device only, needs no torch.
 //
 // The tensor cores then want elements 2t and 2t + 1 of every eight in lane t of a quad: byte t of
 // every word. So a warp first rearranges the codes of a step where they lie in shared memory, four

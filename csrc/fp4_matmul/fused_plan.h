@@ -16,7 +16,7 @@ struct FusedPlan {
   // share of the copies of x, for both.
   int splits = 1, sharers = 1;
   int blocks = 0;
-  int tail = 0;  // see FusedWorks
+  int tail = 0;  // the first tile that is halved along K (FusedWorks); the number of tiles: none is
   bool takes_map = false;
 };
 
@@ -60,7 +60,7 @@ inline FusedPlan plan_fused(int64_t M, int64_t N, int64_t K, bool ragged, int sm
   double best = 0;
   const int64_t row_tiles = ceil_div(N, int64_t{kFusedRows});
   for (const int tokens : {16, 32, 64, 128, 192, 256}) {
-    // Clusters of two; four would leave SMs idle, of which 30 clusters fit.
+    // Clusters of two: of those of four an H200 has room for 30, which leaves 12 of its SMs idle.
     for (const int splits : {1, 2}) {
       const bool takes_map = fused_takes_map(tokens, ragged);
       const int sharers = splits == 1 && takes_map && row_tiles > 1 && sms > 1 ? 2 : 1;
@@ -69,7 +69,8 @@ inline FusedPlan plan_fused(int64_t M, int64_t N, int64_t K, bool ragged, int sm
       const int64_t clusters = sms / (splits * sharers);
       if (tiles > 1 << 29 || (splits > 1 && (tiles > clusters || steps < 8))) continue;
       // What is left for a last round may be halved (FusedWorks), but only of all rows of x alike,
-      // so that equal rows have equal results: in one band of tiles, whole columns of it.
+      // so that equal rows have equal results: where there is one band of tiles, of at most eight
+      // token tiles (tile_position.cuh), and whole columns of it.
       const int64_t rest = ceil_div(tiles % clusters, token_tiles) * token_tiles;
       const bool halved = sharers > 1 && tiles > clusters && rest > 0 && 2 * rest <= clusters &&
                           token_tiles <= 8 && steps >= 8;

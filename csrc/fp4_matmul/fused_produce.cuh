@@ -1,5 +1,6 @@
-// How x comes into the stages of the fused kernel: as an image by bulk copies of one thread, or
-// from its rows by way of the registers of four warps. Device only, sm_90a, needs no torch.
+// How x comes into the stages of the fused kernel: in its own order, in boxes by the copy engine;
+// as an image by bulk copies, either of one thread; or from its rows by way of the registers of
+// four warps. Device only, sm_90a, needs no torch.
 #pragma once
 
 #include "common/sm90_bulk_copy.cuh"
@@ -11,7 +12,7 @@ namespace my_ops {
 
 constexpr int kProducers = 128;
 
-// Blocks that share rows of x bring a part of each stage, for all of them.
+// Blocks that share rows of x (two, hence the mask 3) bring a part of each stage, for all of them.
 template <typename Tile>
 __device__ __forceinline__ void produce_from_map(const FusedArguments& args, uint32_t base,
                                                  const FusedBarriers<Tile>& barriers,

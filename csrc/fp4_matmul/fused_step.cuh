@@ -23,7 +23,7 @@ struct FusedBarriers {
     remote_empty = lane < sharers ? sm90::address_at_rank(empty, shared ? lane : rank) : 0;
   }
 
-  // An arrival of a warp for each of these blocks.
+  // The warp has read the stage: arrives for each of these blocks, one lane for each.
   __device__ __forceinline__ void release(int stage) const {
     if constexpr (!Tile::kTakesMap) {
       arrive(empty + stage * 8);

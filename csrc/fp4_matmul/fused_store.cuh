@@ -108,7 +108,8 @@ __device__ __forceinline__ void with_pair_type(const ProductOutput& out, Body&& 
   }
 }
 
-// Stores the strips that `for_each_strip` gives, in pairs where the results allow it.
+// Stores the strips that `for_each_strip` gives to its argument, in pairs where the results allow
+// it.
 template <typename ForEachStrip>
 __device__ __forceinline__ void store_strips(const FusedArguments& args, const StripWriter& writer,
                                              const ForEachStrip& for_each_strip) {
@@ -124,7 +125,7 @@ __device__ __forceinline__ void store_strips(const FusedArguments& args, const S
 }
 
 // Stores kStrips strips that begin kDistance rows of x from each other, as vectors where the
-// results allow it: as pairs they are 4 % of the time of a tile of 256 rows at K = 8192.
+// results allow it: to store pairs took 4 % of the time of a tile of 256 rows at K = 8192.
 template <int kStrips, int kDistance, typename Strip>
 __device__ __forceinline__ void store_all(const FusedArguments& args, const StripWriter& writer,
                                           int64_t first_token, const Strip& strip) {

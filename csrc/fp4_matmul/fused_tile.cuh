@@ -24,8 +24,8 @@ struct FusedArguments {
   bool x_is_nvfp4;
   Misfits misfits;    // flags to write, where they are not null
   ProductOutput out;  // [M, N]
-  bool pairs;         // results are dense pairs of 16 bits
-  bool vectors;       // they are dense vectors of 16 bytes
+  bool pairs;         // results can be stored as aligned pairs of 16 bits (store_strips)
+  bool vectors;       // they can be as aligned vectors of 16 bytes (store_all)
   int steps;
   int row_tiles;    // of the weight
   int token_tiles;  // of x

@@ -19,8 +19,9 @@ namespace my_ops {
 // maxima for every block of the next kernel to read, and as fast as eight times as many.
 constexpr int kPairAmaxBlocks = 132, kPairAmaxThreads = 1024;
 
-// Of the quantizing kernel on an SM, which limits its registers to what does not spill. Seven, by
-// the compiler's own choice for MXFP4, take 51 us at n = 4096 for the 37 of nine; ten take 44.
+// Blocks of the quantizing kernel on an SM, which limits its registers to what does not spill.
+// Seven, by the compiler's own choice for MXFP4, take 51 us at n = 4096 for the 37 of nine; ten
+// take 44.
 constexpr int pair_blocks_of_sm(Fp4Format format) { return format == Fp4Format::mxfp4 ? 9 : 8; }
 
 constexpr int kPairChunks = 4;  // of a thread, for rows
@@ -77,7 +78,8 @@ __device__ __forceinline__ uint4 widened(uint32_t codes, uint32_t byte) {
   return code_order(pairs);
 }
 
-// Part `block` of an operand whose rows are whole blocks, one behind the other.
+// Quantizes part `block` of an operand whose rows are whole blocks of a scale, one behind the
+// other. kWide: writes its values in 16 bits, too.
 template <Fp4Format kFormat, bool kWide, typename scalar_t>
 __device__ __forceinline__ void quantize_pair_rows(const PairOperand<scalar_t>& operand,
                                                    Nvfp4TensorScale tensor, int block,

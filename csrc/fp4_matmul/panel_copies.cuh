@@ -20,8 +20,8 @@ struct PanelTile : StreamTile<scalar_t_, kFormat_, 1, false, false, kGroups_> {
   static_assert(kTokens * kPitch * 4 <= kWarpBytes, "sums take its place");
 };
 
-// At one step of the warp. Offsets in a panel have 32 bits: with pointers of 64 for every copy 16.2
-// us at M = 16, 8192 x 8192, for 16.0.
+// The copies of a warp, at one of its steps. Offsets in a panel have 32 bits: with pointers of 64
+// for every copy 16.2 us at M = 16, 8192 x 8192, for 16.0.
 template <typename Tile>
 class PanelCopies {
  public:

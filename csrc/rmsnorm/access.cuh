@@ -138,7 +138,8 @@ __device__ __forceinline__ void load_run(Vec<scalar_t, N> (&run)[kCount], const 
   }
 }
 
-// Waits until all of `run` is there: whatever depends on what was loaded will do.
+// Waits until all of `run` is there. Whatever depends on what was loaded will do: here a sleep of
+// no time, under a condition that hardly ever holds and that the compiler cannot know.
 template <typename Chunk, int kCount>
 __device__ __forceinline__ void wait_for_loads(const Chunk (&run)[kCount]) {
   unsigned bits = 0;

@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(kWideThreads + kWideExtraThreads, 1)
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
         if (v >= vectors) {
-          if (args.grad_sum != nullptr) more.request(v);  // counts
+          if (args.grad_sum != nullptr) more.request(v);  // of nothing: take() counts them
           continue;
         }
         const RingPlace<kSlots> place = first.ahead(v);

@@ -92,7 +92,8 @@ inline ForwardConfig forward_config(int64_t H, int64_t packs, const DeviceLimits
 // instead of 3.67; but 512 rows of 4096 in 3.79 instead of 3.39.
 constexpr int64_t kFewBlocks = 264;
 
-// Rows that follow one another in the same lanes, where all lanes have as many to do.
+// How many rows follow one another in the same lanes (kRowsInTurn): more than one only where there
+// are enough for all lanes.
 template <typename x_t>
 int rows_in_turn(const ForwardConfig& config, int64_t rows) {
   const bool can = sizeof(x_t) == 2 && config.lanes > 0 && config.vectors == kFewElements;

@@ -36,8 +36,8 @@ constexpr int kFewElements = 8;
 template <typename x_t, int kLanes, int kVectors>
 constexpr bool kRowsInTurn = sizeof(x_t) == 2 && kLanes > 0 && kVectors == kFewElements;
 
-// Only the kernels for the widest rows of a block run in phases, and ask for theirs: one kernel for
-// each phase was no faster where it matters, and a tenth of the compile time.
+// Only the kernels for the widest rows of a block run in phases, and look at args.phase: a kernel
+// for each phase was no faster where it matters, and those were a tenth of the compile time.
 template <int kLanes, int kVectors>
 constexpr bool kInPhases = kLanes == 0 && kVectors > 4;
 
@@ -67,8 +67,8 @@ __global__ void __maxnreg__((kForwardRegisters<x_t, w_t, kVectors, kAccess>))
   // at 5125 columns of bfloat16, against 73 %.
   constexpr bool kBranches = N > 1 || sizeof(x_t) > 2;
 
-  // What this thread owns: kVectors chunks that lie kStride apart from column `first` of
-  // `row`; those `left` chunks on or more do not exist. A warp's chunks are one contiguous run.
+  // What this thread owns: kVectors chunks that lie kStride apart from column `first` of `row`, of
+  // which only the next `left` chunks of the row exist. A warp's chunks are one contiguous run.
   constexpr int kStride = kLanes > 0 ? kLanes : kWarpSize;
   const Phase phase = kInPhases<kLanes, kVectors> ? args.phase : Phase::whole;
   __shared__ RowSum row_sum;

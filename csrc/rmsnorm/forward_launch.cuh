@@ -1,4 +1,4 @@
-// How a forward is launched. Host side of .cu files, needs no torch.
+// Launches a forward as forward_config.cuh says. Host side of .cu files, needs no torch.
 #pragma once
 
 #include <cuda_runtime.h>

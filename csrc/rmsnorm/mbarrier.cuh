@@ -53,7 +53,8 @@ class MBarrier {
   uint64_t state_;
 };
 
-// Has the L2 cache ask for `bytes`. Nothing is read: what others still write there is seen later.
+// Has the L2 cache ask for `bytes`, a multiple of 16 as the address is. Nothing is read: what
+// others still write there is seen later.
 __device__ __forceinline__ void prefetch_bulk(const void* global, int bytes) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(bytes));

@@ -1,4 +1,4 @@
-"""When one operator of fp4_matmul takes two dense operands, which it quantizes; its fake."""
+"""fp4_matmul of two dense operands by one operator: when it is called, and its fake."""
 
 import torch
 from torch import Tensor
