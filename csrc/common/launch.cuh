@@ -60,7 +60,8 @@ bool runs_clusters(void (*kernel)(Params...)) {
 }
 
 // Whether the current device has wgmma and `kernel`, any whose body exists for sm_90a only, was
-// compiled for it, with room for `threads`: without a body it holds 32 (sm90_cluster.cuh).
+// compiled for it, with room for `threads`: without a body it holds 32 (sm90_cluster.cuh). Kernels
+// of the same parameters share the answer that the first of them got.
 template <typename... Params>
 bool runs_wgmma(void (*kernel)(Params...), int threads) {
   thread_local KnownOfDevice known;

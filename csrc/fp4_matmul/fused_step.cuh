@@ -104,7 +104,7 @@ struct HalfStep {
 
   __device__ __forceinline__ explicit HalfStep(float factor) : factor(factor) {}
 
-  // Brings word w, here all words with the first one. shift: of ragged rows of scales.
+  // Called for every word w of a half; brings all with the first. shift: of ragged rows of scales.
   __device__ __forceinline__ void load(uint32_t slot, int half, int w, int shift) {
     if (w > 0) return;
     const int lane = threadIdx.x % 32;

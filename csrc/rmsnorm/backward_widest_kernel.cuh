@@ -36,8 +36,9 @@ __global__ void __launch_bounds__(kWidestThreads + kWideExtraThreads, 1)
   let_next_kernel_start();
 
   // What this block and this thread own.
-  const int threads = blockDim.x - kWideExtraThreads;             // that compute
-  const int vectors = (wide_vectors(args, threads) + 1) / 2 * 2;  // for pairs of grad_sum's
+  const int threads = blockDim.x - kWideExtraThreads;  // that compute
+  // Even, for the pairs of grad_sum; at least kHeld, as narrower rows have the other kernel.
+  const int vectors = (wide_vectors(args, threads) + 1) / 2 * 2;
   const int warps = threads / kWarpSize;
   const int thread = threadIdx.x;
   const int slice = blockIdx.x % args.slices;
