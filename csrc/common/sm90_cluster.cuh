@@ -94,15 +94,7 @@ __device__ __forceinline__ uint32_t address_at_rank(uint32_t address, int rank) 
   return remote;
 }
 
-__device__ __forceinline__ void store_remote(uint32_t remote, float4 value) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(remote), "f"(value.x),
-               "f"(value.y), "f"(value.z), "f"(value.w)
-               : "memory");
-#endif
-}
-
-// store_remote() that is not waited for: its 16 bytes count at a barrier of that block.
+// Stores to another block and does not wait: the 16 bytes count at a barrier of that block.
 __device__ __forceinline__ void store_remote_async(uint32_t remote, float4 value,
                                                    uint32_t remote_barrier) {
 #if __CUDA_ARCH__ >= 900

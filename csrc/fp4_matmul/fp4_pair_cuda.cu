@@ -65,7 +65,7 @@ void quantize_pair(const TensorView& a, const TensorView& b, Fp4Format format,
 bool fp4_pair_fits_cuda(const TensorView& a, const TensorView& b, Fp4Format format) {
   const int64_t M = a.size(0), K = a.size(1), N = b.size(1);
   const bool along_k = b.stride(0) == 1 && b.stride(1) == K;
-  const bool along_n = b.stride(1) == 1 && b.stride(0) >= N && N % 8 == 0 && N > 1;
+  const bool along_n = b.stride(1) == 1 && b.stride(0) >= N && N % 8 == 0;
   return a.scalar_type() == b.scalar_type() && a.scalar_type() != ScalarType::Float &&
          a.stride(1) == 1 && a.stride(0) == K && (along_k || along_n) &&
          starts_at_multiple_of(a.const_data_ptr(), 0, 16) &&

@@ -22,13 +22,16 @@ struct PanelPlan {
   int panels = 0;
 };
 
+// Bytes within a panel of seven tiles, 56 for each column, are counted in 32 bits.
+constexpr int64_t kPanelMaxDepth = int64_t{1} << 26;
+
 // Up to eight rows of x are for the stream kernel, unless it would pass over K more than once:
 // 14.3 us at M = 8, N = 4096, K = 14336, and 12.6 in panels.
 inline PanelPlan plan_panel(int64_t M, int64_t N, int64_t K, int scale_block, int sms) {
   PanelPlan plan;
   const int64_t one_pass = int64_t{kStreamWarps} * kStreamSteps * kStreamDepth;
   if (M > kPanelTokens || (M <= kStreamTokens && K <= one_pass) || N * K < 1 << 20 ||
-      rows_are_ragged(K, scale_block) || N >= 1 << 30 || K >= 1 << 30) {
+      rows_are_ragged(K, scale_block) || N >= 1 << 30 || K >= kPanelMaxDepth) {
     return plan;
   }
   plan.groups = M <= kStreamTokens ? 1 : 2;

@@ -50,7 +50,6 @@ constexpr int kForwardRegisters =
 template <typename x_t, typename w_t, int kLanes, int kVectors, Access kAccess>
 __global__ void __maxnreg__((kForwardRegisters<x_t, w_t, kVectors, kAccess>))
     rmsnorm_forward_kernel(const ForwardArgs<x_t, w_t> args) {
-  using acc_t = typename Arithmetic<x_t>::acc_t;
   using chunk_sum_t = typename Arithmetic<x_t>::chunk_sum_t;
   constexpr int N = kAccessElements<kAccess, x_t>;
   constexpr bool kAhead = kWeightAhead<kLanes, kVectors, kAccess>;
