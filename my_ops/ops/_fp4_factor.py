@@ -7,9 +7,8 @@ from torch import Tensor
 
 from my_ops.fp4_tensor import FP4Tensor
 from my_ops.ops._fp4_checks import DTYPE_NAMES
-from my_ops.ops._function import raw_operator
+from my_ops.ops._function import raw_operator, transforms_are_active
 
-_transforms_are_active = torch._C._are_functorch_transforms_active
 _amax = raw_operator("fp4_amax")
 _quantize = raw_operator("fp4_quantize")
 _quantize_two_level = raw_operator("fp4_quantize_two_level")
@@ -70,7 +69,7 @@ def without_gradient(x: Tensor) -> Tensor:
     """What of x is quantized; the gradient goes around that."""
     # Compiled, transforms take the Function apart: there x has to reach an operator that refuses
     # to be differentiated, or its gradient would be lost in silence.
-    apart = _transforms_are_active() and torch.compiler.is_compiling()
+    apart = transforms_are_active() and torch.compiler.is_compiling()
     return x if apart else x.detach()
 
 
@@ -79,7 +78,7 @@ def save_factors(ctx, a: Tensor, b: Tensor, left, right, *others: Tensor) -> Non
     needs_a, needs_b = ctx.needs_input_grad[:2]
     # Under functorch transforms a and b themselves have to carry a second differentiation to its
     # refusal; otherwise nothing dense is kept.
-    anchors = (a, b) if _transforms_are_active() else ()
+    anchors = (a, b) if transforms_are_active() else ()
     nothing = None, None, None
     ctx.save_for_backward(
         *(left[:3] if needs_b else nothing), *(right[:3] if needs_a else nothing), *others, *anchors

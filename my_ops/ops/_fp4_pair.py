@@ -6,9 +6,7 @@ from torch.nn import Parameter
 
 from my_ops._fp4_scales import BLOCK_SIZE
 from my_ops.ops._fp4_checks import DTYPE_NAMES, blocks, check_dense, check_name
-from my_ops.ops._function import check
-
-_transforms_are_active = torch._C._are_functorch_transforms_active
+from my_ops.ops._function import check, transforms_are_active
 
 
 def is_pair(a: Tensor, b: Tensor) -> bool:
@@ -17,7 +15,7 @@ def is_pair(a: Tensor, b: Tensor) -> bool:
     Transforms, compiled graphs and subclasses (DTensor) see an operator for each step.
     """
     plain = type(a) in (Tensor, Parameter) and type(b) in (Tensor, Parameter)
-    return plain and not _transforms_are_active() and not torch.compiler.is_compiling()
+    return plain and not transforms_are_active() and not torch.compiler.is_compiling()
 
 
 @torch.library.register_fake("my_ops::fp4_matmul_pair_forward")
@@ -36,8 +34,8 @@ def _(a, b, format, dtype):
 
 def _empty_part(x, format):
     *leading, K = x.shape
-    bytes = [
+    parts = [
         x.new_empty((*leading, blocks(K, size)), dtype=torch.uint8)
         for size in (2, BLOCK_SIZE[format])
     ]
-    return *bytes, x.new_empty(() if format == "nvfp4" else (0,), dtype=torch.float32)
+    return *parts, x.new_empty(() if format == "nvfp4" else (0,), dtype=torch.float32)

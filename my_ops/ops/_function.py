@@ -49,7 +49,7 @@ def check_dense_layout(op: str, argument: str, tensor: Tensor) -> None:
         ) from None
 
 
-_transforms_are_active = torch._C._are_functorch_transforms_active
+transforms_are_active = torch._C._are_functorch_transforms_active
 _autocast_is_active = torch._C._is_any_autocast_enabled
 
 
@@ -78,7 +78,7 @@ def needs_function(*tensors: Tensor | None) -> bool:
             # Of None isinstance would take 0.1 us: it asks Tensor's metaclass.
             if tensor is not None and isinstance(tensor, Tensor) and tensor.requires_grad:
                 return True
-    return _transforms_are_active() or forward_mode_is_active()
+    return transforms_are_active() or forward_mode_is_active()
 
 
 def autocast_dtype(x: Tensor) -> torch.dtype | None:
@@ -120,7 +120,7 @@ def fast_apply(function: type[torch.autograd.Function]) -> type[torch.autograd.F
 
     def apply(*args):
         try:
-            if _transforms_are_active():
+            if transforms_are_active():
                 return apply_transformed(*args)
             return apply_eager(*args)
         except NotImplementedError as error:
