@@ -1,28 +1,23 @@
-// Checks the plans of csrc/fp4_matmul/panel_plan.h over many shapes: prints what is wrong, and
-// fails too if some kind of plan was never chosen. Built and run by tests/test_matmul_plan.py.
-#include <cstdio>
+// Checks the plans of fp4_linear, csrc/fp4_matmul/*_plan.h: those of the panel kernel over many
+// shapes, and from how many rows of x on a large layer has another plan. Built and run by
+// tests/test_matmul_plan.py.
 #include <random>
+#include <vector>
 
+#include "fp4_matmul/fused_plan.h"
 #include "fp4_matmul/panel_plan.h"
+#include "plan_check.h"
 
 namespace {
 
-int wrong = 0;
+constexpr int kH200Sms = 132;
+constexpr int kH200SharedBytes = 227 * 1024;  // of a block
 
-void expect(bool holds, const char* what, int64_t M, int64_t N, int64_t K, int sms) {
-  if (holds) return;
-  ++wrong;
-  std::printf("wrong: %s at %lld %lld %lld on %d\n", what, static_cast<long long>(M),
-              static_cast<long long>(N), static_cast<long long>(K), sms);
-}
-
-}  // namespace
-
-int main() {
+void check_panels() {
   std::mt19937_64 random(0);
   int chosen[8][3] = {};
   for (int i = 0; i < 2000000; ++i) {
-    const int sms = i % 2 ? 132 : 78, scale_block = i % 4 < 2 ? 16 : 32;
+    const int sms = i % 2 ? kH200Sms : 78, scale_block = i % 4 < 2 ? 16 : 32;
     const int64_t M = 1 + random() % 20;
     const int64_t N = 1 + random() % (int64_t{1} << (4 + random() % 16));
     const int64_t K = 64 * (1 + random() % (int64_t{1} << (random() % 26)));
@@ -36,5 +31,40 @@ int main() {
     expect(rows * K / 2 < int64_t{1} << 32, "bytes of a panel in 32 bits", M, N, K, sms);
   }
   expect(chosen[2][1] && chosen[2][2] && chosen[4][2] && chosen[7][2], "each plan", 0, 0, 0, 0);
+}
+
+// What decides in which order the sums of a row are added: the kernel (fp4_stream_cuda.cu,
+// fp4_fused_cuda.cu), how its blocks, warps and loop divide K, the order of elements in a step, and
+// from which tiles of N on halves of K are added.
+std::vector<int> order_of_sums(int64_t M, int64_t N, int64_t K) {
+  using namespace my_ops;
+  const PanelPlan panel = plan_panel(M, N, K, 16, kH200Sms);
+  if (panel.tiles > 0) return {0, panel.tiles, panel.groups};
+  const StreamPlan stream = plan_stream(M, N, K, 16, kH200SharedBytes, kH200Sms);
+  if (stream.warps > 0) return {1, stream.warps, stream.steps, M <= kStreamColumns};
+  const FusedPlan fused = plan_fused(M, N, K, false, kH200Sms);
+  const int token_tiles = static_cast<int>((M + fused.tokens - 1) / fused.tokens);
+  return {2, fused_depth_groups(fused.tokens), fused.takes_map, fused.splits,
+          fused.tail / token_tiles};
+}
+
+// As docs/guarantees.md says.
+void check_rows_that_show() {
+  constexpr int64_t N = 8192, K = 8192;
+  const std::vector<int64_t> documented = {3, 9, 17, 33, 129, 257, 513, 769, 961};
+  std::vector<int64_t> found;
+  for (int64_t M = 2; M <= documented.back(); ++M) {
+    if (order_of_sums(M, N, K) != order_of_sums(M - 1, N, K)) found.push_back(M);
+  }
+  for (const int64_t M : found)
+    std::printf("another order from %lld on\n", static_cast<long long>(M));
+  expect(found == documented, "rows that show in the last bits", documented.back(), N, K, kH200Sms);
+}
+
+}  // namespace
+
+int main() {
+  check_panels();
+  check_rows_that_show();
   return wrong > 0;
 }

@@ -7,20 +7,13 @@
 #include "matmul/matvec_plan.h"
 #include "matmul/simt_plan.h"
 #include "matmul/tf32_plan.h"
+#include "plan_check.h"
 
 namespace {
 
 using my_ops::ceil_div;
 
 constexpr int kSms[] = {1, 48, 108, 132, 148};
-int wrong = 0;
-
-void expect(bool holds, const char* what, int64_t M, int64_t N, int64_t K, int sms) {
-  if (holds) return;
-  ++wrong;
-  std::printf("wrong: %s at %lld %lld %lld on %d\n", what, static_cast<long long>(M),
-              static_cast<long long>(N), static_cast<long long>(K), sms);
-}
 
 template <int kCount>
 void check_tiles(const my_ops::SimtTileShape (&shapes)[kCount], int64_t M, int64_t N, int64_t K,
