@@ -63,13 +63,6 @@ Fp4QuantizeOptions checked_options(const char* kOp, const at::Tensor& x, const s
   return options;
 }
 
-std::pair<at::Tensor, at::Tensor> empty_result(const at::Tensor& x, Fp4Format format) {
-  const int64_t K = x.size(-1);
-  const auto bytes = x.options().dtype(at::kByte);
-  return {at::empty(with_last(x, ceil_div(K, 2)), bytes),
-          at::empty(with_last(x, ceil_div(K, fp4_block_size(format))), bytes)};
-}
-
 std::pair<at::Tensor, Fp4Rows> as_rows_of_blocks(const at::Tensor& x, bool block2d) {
   return x.is_cuda() && !block2d ? as_rows_or_columns(x) : as_rows(x);
 }
@@ -96,7 +89,7 @@ std::tuple<at::Tensor, at::Tensor> fp4_quantize(
   options.amax = amax ? amax->const_data_ptr<float>() : nullptr;
 
   const OperatorGuard guard(x);
-  const auto [packed, scale] = empty_result(x, options.format);
+  const auto [packed, scale] = empty_fp4(x, options.format);
   if (x.numel() == 0) return {packed, scale};
   const auto [dense, rows] = as_rows_of_blocks(x, block2d);
   MY_OPS_CALL_ON_DEVICE_OF(x, fp4_quantize, dense, rows, options, packed, scale);
@@ -109,7 +102,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> fp4_quantize_two_level(const at::
                                                                       int64_t seed, bool block2d) {
   auto options = checked_options("fp4_quantize", x, "nvfp4", scale_mode, rounding, seed, block2d);
   const OperatorGuard guard(x);
-  const auto [packed, scale] = empty_result(x, options.format);
+  const auto [packed, scale] = empty_fp4(x, options.format);
   const auto float32 = x.options().dtype(at::kFloat);
   if (x.numel() == 0) return {packed, scale, at::zeros({}, float32)};
   const auto amax = at::empty({}, float32);

@@ -1,8 +1,6 @@
 // rmsnorm_fp4_quantize: argument checks, one kernel where rows fit it, else the two operators.
 #include "fp4/fp4_rmsnorm.h"
 
-#include <ATen/ops/empty.h>
-
 #include "common/checks.h"
 #include "common/device.h"
 #include "common/fp4_names.h"
@@ -29,13 +27,10 @@ std::tuple<at::Tensor, at::Tensor> rmsnorm_fp4_quantize(
   options.amax = amax ? amax->const_data_ptr<float>() : nullptr;
 
 #ifdef MY_OPS_WITH_CUDA
-  const int64_t block = fp4_block_size(options.format);
-  if (x.is_cuda() && x.numel() > 0 && x.size(-1) % block == 0) {
+  if (x.is_cuda() && x.numel() > 0 && x.size(-1) % fp4_block_size(options.format) == 0) {
     const OperatorGuard guard(x);
     const auto [dense, rows] = as_rows(x);
-    const auto bytes = x.options().dtype(at::kByte);
-    auto packed = at::empty(with_last(x, rows.K / 2), bytes);
-    auto scale = at::empty(with_last(x, rows.K / block), bytes);
+    const auto [packed, scale] = empty_fp4(x, options.format);
     if (rmsnorm_fp4_quantize_cuda(dense, rows,
                                   kernel_weight(weight.value_or(at::Tensor()), x.scalar_type()),
                                   norm, options, packed, scale)) {

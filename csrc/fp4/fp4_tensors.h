@@ -2,10 +2,13 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 
 #include <utility>
 #include <vector>
 
+#include "common/ceil_div.h"
+#include "common/fp4.h"
 #include "fp4/fp4_rows.h"
 
 namespace my_ops {
@@ -34,6 +37,14 @@ inline std::vector<int64_t> with_last(const at::Tensor& like, int64_t last) {
   auto sizes = like.sizes().vec();
   sizes.back() = last;
   return sizes;
+}
+
+// The codes and the scales of x in FP4, still to be written.
+inline std::pair<at::Tensor, at::Tensor> empty_fp4(const at::Tensor& x, Fp4Format format) {
+  const int64_t K = x.size(-1);
+  const auto bytes = x.options().dtype(at::kByte);
+  return {at::empty(with_last(x, ceil_div(K, 2)), bytes),
+          at::empty(with_last(x, ceil_div(K, fp4_block_size(format))), bytes)};
 }
 
 }  // namespace my_ops

@@ -14,11 +14,10 @@ namespace my_ops {
 // has scales that float16 cannot hold, and what y holds is not the product.
 bool fp4_fused_dense(const TensorView& x, const Fp4FactorView& b, const TensorView& bias,
                      const TensorView& y, OwnedTensor& misfits);
-bool fp4_fused_packed(const Fp4FactorView& x, const Fp4FactorView& b, const TensorView& y);
-
-// The same where `write(rows)` launches what writes x and b, and x in 16 bits to `rows`. False,
-// with nothing launched, also where x does not come in that way.
-bool fp4_fused_pair(const Fp4FactorView& x, const Fp4FactorView& b, const TensorView& y,
-                    const std::function<void(void* rows)>& write);
+//
+// `write(rows)`, where it is given, launches what writes x and b, and x in 16 bits to `rows`.
+// False, with nothing launched, also where x does not come in that way.
+bool fp4_fused_packed(const Fp4FactorView& x, const Fp4FactorView& b, const TensorView& y,
+                      const std::function<void(void* rows)>& write = nullptr);
 
 }  // namespace my_ops

@@ -156,22 +156,6 @@ bool launch_packed(FusedArguments args, const Fp4FactorView& x, const TensorView
   return true;
 }
 
-bool launch_packed(const Fp4FactorView& x, const Fp4FactorView& b, const TensorView& y,
-                   const std::function<void(void*)>& write) {
-  const FusedPlan plan = plan_for(b, y);
-  if (plan.tokens == 0 || !x.contracts_cols || (write && !plan.takes_map) ||
-      !starts_at_multiple_of(x.packed.const_data_ptr(), 0, 4)) {
-    return false;
-  }
-  auto args = fused_arguments(b, product_output(y, b.depth(), TensorView()));
-  if (b.format == Fp4Format::mxfp4) {
-    return launch_packed<__nv_bfloat16, Fp4Format::mxfp4>(args, x, y, b, plan, write);
-  }
-  args.x_amax = x.amax.const_data_ptr<float>();
-  args.x_is_nvfp4 = true;
-  return launch_packed<__half, Fp4Format::nvfp4>(args, x, y, b, plan, write);
-}
-
 }  // namespace
 
 bool fp4_fused_dense(const TensorView& x, const Fp4FactorView& b, const TensorView& bias,
@@ -200,13 +184,20 @@ bool fp4_fused_dense(const TensorView& x, const Fp4FactorView& b, const TensorVi
   return true;
 }
 
-bool fp4_fused_packed(const Fp4FactorView& x, const Fp4FactorView& b, const TensorView& y) {
-  return launch_packed(x, b, y, nullptr);
-}
-
-bool fp4_fused_pair(const Fp4FactorView& x, const Fp4FactorView& b, const TensorView& y,
-                    const std::function<void(void*)>& write) {
-  return launch_packed(x, b, y, write);
+bool fp4_fused_packed(const Fp4FactorView& x, const Fp4FactorView& b, const TensorView& y,
+                      const std::function<void(void*)>& write) {
+  const FusedPlan plan = plan_for(b, y);
+  if (plan.tokens == 0 || !x.contracts_cols || (write && !plan.takes_map) ||
+      !starts_at_multiple_of(x.packed.const_data_ptr(), 0, 4)) {
+    return false;
+  }
+  auto args = fused_arguments(b, product_output(y, b.depth(), TensorView()));
+  if (b.format == Fp4Format::mxfp4) {
+    return launch_packed<__nv_bfloat16, Fp4Format::mxfp4>(args, x, y, b, plan, write);
+  }
+  args.x_amax = x.amax.const_data_ptr<float>();
+  args.x_is_nvfp4 = true;
+  return launch_packed<__half, Fp4Format::nvfp4>(args, x, y, b, plan, write);
 }
 
 }  // namespace my_ops

@@ -41,11 +41,8 @@ PairResults results(const at::Tensor& y, const Part& a, const Part& b) {
 
 #ifdef MY_OPS_WITH_CUDA
 Part empty_part(const at::Tensor& x, Fp4Format format) {
-  const auto bytes = x.options().dtype(at::kByte);
-  const int64_t K = x.size(-1);
-  return {at::empty(with_last(x, ceil_div(K, 2)), bytes),
-          at::empty(with_last(x, ceil_div(K, fp4_block_size(format))), bytes),
-          empty_amax(x, format)};
+  const auto [packed, scale] = empty_fp4(x, format);
+  return {packed, scale, empty_amax(x, format)};
 }
 
 PairPart view_of(const Part& part) {

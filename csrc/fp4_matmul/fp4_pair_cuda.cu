@@ -79,7 +79,7 @@ bool fp4_pair_cuda(const TensorView& a, const TensorView& b, Fp4Format format,
   const int64_t M = a.size(0), K = a.size(1), N = b.size(1);
   const Fp4FactorView x{a_part.packed, a_part.scale, a_part.amax, format, M, K, true};
   const Fp4FactorView factor{b_part.packed, b_part.scale, b_part.amax, format, N, K, true};
-  return fp4_fused_pair(x, factor, y, [&](void* a_wide) {
+  return fp4_fused_packed(x, factor, y, [&](void* a_wide) {
     dispatch(Types<c10::Half, c10::BFloat16>(), a.scalar_type(), [&](auto zero) {
       quantize_pair<decltype(zero)>(a, b, format, a_part, b_part, a_wide);
     });
