@@ -42,27 +42,27 @@ __device__ __forceinline__ void arrive_remote(uint32_t remote) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(remote) : "memory");
 }
 
+#define MY_OPS_WAIT_BARRIER(order)              \
+  asm volatile(                                 \
+      "{\n.reg .pred done;\n"                   \
+      "again_%=:\n"                             \
+      "mbarrier.try_wait.parity" order          \
+      ".shared::cta.b64 done, [%0], %1;\n"      \
+      "@!done bra again_%=;\n}" ::"r"(barrier), \
+      "r"(parity)                               \
+      : "memory")
+
 // Waits for the end of the phase of the given parity.
 __device__ __forceinline__ void wait_barrier(uint32_t barrier, uint32_t parity) {
-  asm volatile(
-      "{\n.reg .pred done;\n"
-      "again_%=:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-      "@!done bra again_%=;\n}" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
+  MY_OPS_WAIT_BARRIER("");
 }
 
 // The same where what other blocks of the cluster wrote is then read.
 __device__ __forceinline__ void wait_cluster_barrier(uint32_t barrier, uint32_t parity) {
-  asm volatile(
-      "{\n.reg .pred done;\n"
-      "again_%=:\n"
-      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
-      "@!done bra again_%=;\n}" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
+  MY_OPS_WAIT_BARRIER(".acquire.cluster");
 }
+
+#undef MY_OPS_WAIT_BARRIER
 
 }  // namespace sm90
 }  // namespace my_ops

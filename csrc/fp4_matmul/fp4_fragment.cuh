@@ -127,6 +127,17 @@ __device__ __forceinline__ uint32_t e8m0_pair(__nv_bfloat16, uint32_t byte) {
   return (byte + 126u) * 0x00800080u;
 }
 
+// What float16 takes for a scale that it does not hold, where that is not looked at.
+__device__ __forceinline__ uint32_t e8m0_nearest_fit(uint32_t byte) {
+  return min(max(byte, 109u), 133u);
+}
+
+// Whether a scale that matters does not fit. Blocks of zeros, whose `codes` have no bit of a
+// magnitude, may have any but NaN.
+__device__ __forceinline__ bool is_misfit(uint32_t codes, uint32_t byte) {
+  return !e8m0_fits(__half{}, byte) && ((codes & 0x77777777u) != 0 || byte == kE8M0NaN);
+}
+
 // The scale itself, which bfloat16 always holds.
 __device__ __forceinline__ uint32_t e8m0_bf16_pair(uint32_t byte) {
   return (byte == 0 ? 0x0040u : (byte == kE8M0NaN ? 0x7FC0u : byte << 7)) * 0x00010001u;

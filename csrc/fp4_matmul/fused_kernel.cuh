@@ -101,12 +101,7 @@ __device__ __forceinline__ void consume(const FusedArguments& args, uint8_t* sha
 }
 
 template <typename Tile>
-__global__ void
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDA_ARCH__)
-__launch_bounds__(Tile::kThreads, 1)
-#else
-__launch_bounds__(32)  // no body: the host can tell
-#endif
+__global__ void MY_OPS_SM90_BLOCKS(Tile::kThreads)
     fp4_fused_kernel(const __grid_constant__ FusedArguments args) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) uint8_t shared[];
@@ -166,7 +161,7 @@ __launch_bounds__(32)  // no body: the host can tell
         // The stages hold sums until every block of the cluster has added its share.
         sync_roles<Tile>(work.split);
         sync_roles<Tile>(work.split);
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        sm90::fence_for_copies();
       }
     }
   } else {

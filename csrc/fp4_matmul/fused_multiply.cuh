@@ -35,14 +35,14 @@ __device__ __forceinline__ bool multiply(float (&sums)[Tile::kAccumulators], Wei
       for (int quarter = 0; quarter < 4; ++quarter) rearranger.do_quarter(quarter);
       __syncwarp();
     }
-    words.load(slot, 0, 0, ring.shift);
+    words.load(slot, 0, ring.shift);
   }
 #pragma unroll 1
   for (int step = kDepthGroup; step < steps; step += Tile::kDepthGroups) {
     uint32_t tile = 0;
     if constexpr (!Tile::kLoadsAhead) {
       slot = ring.next();
-      words.load(slot, 0, 0, ring.shift);
+      words.load(slot, 0, ring.shift);
     }
     ring.fetch();
 #pragma unroll
@@ -64,13 +64,12 @@ __device__ __forceinline__ bool multiply(float (&sums)[Tile::kAccumulators], Wei
             if (half == 1 && w == 3) __syncwarp();
           }
           // The next ones, while the tensor cores are at work.
-          if (w < 3) {
-            words.load(slot, half, w + 1, ring.shift);
-          } else if (half == 0) {
-            words.load(slot, 1, 0, ring.shift);
+          if (w < 3) continue;
+          if (half == 0) {
+            words.load(slot, 1, ring.shift);
           } else if constexpr (Tile::kLoadsAhead) {
             slot = Tile::kTakesMap ? next_slot : ring.next();
-            words.load(slot, 0, 0, ring.shift);
+            words.load(slot, 0, ring.shift);
           }
         }
         if (group == 0) {

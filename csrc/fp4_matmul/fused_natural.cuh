@@ -82,8 +82,7 @@ struct NaturalHalfStep {
   __device__ __forceinline__ explicit NaturalHalfStep(float factor) : factor(factor) {}
 
   // Rows have their chunks in different places (WeightRing), so that eight rows meet all banks.
-  __device__ __forceinline__ void load(uint32_t slot, int half, int w, int /*shift*/) {
-    if (w > 0) return;
+  __device__ __forceinline__ void load(uint32_t slot, int half, int /*shift*/) {
     const int lane = threadIdx.x % 32;
     const uint32_t codes = slot + lane / 4 * (128 + 16) + lane % 4 * 4;
 #pragma unroll
@@ -125,10 +124,6 @@ struct NaturalHalfStep {
     pairs[1] = __byte_perm(bytes, 0, 0x4342) * kUnit + kOffset;
   }
 
-  __device__ __forceinline__ static bool is_misfit(uint32_t codes, uint32_t byte) {
-    return !e8m0_fits(__half{}, byte) && ((codes & 0x77777777u) != 0 || byte == kE8M0NaN);
-  }
-
   __device__ __forceinline__ static void decode_nvfp4(uint32_t codes, uint32_t scales,
                                                       uint32_t (&pairs)[4]) {
     const uint32_t scale[2] = {low_half_twice(scales), high_half_twice(scales)};
@@ -156,8 +151,8 @@ struct NaturalHalfStep {
         decode<scalar_t>(second, scale(high_pairs), b);
       } else if constexpr (kHalf) {
         misfits |= is_misfit(first, a_byte) || is_misfit(second, b_byte);
-        decode<__half>(first, e8m0_pair(__half{}, min(max(a_byte, 109u), 133u)), a);
-        decode<__half>(second, e8m0_pair(__half{}, min(max(b_byte, 109u), 133u)), b);
+        decode<__half>(first, e8m0_pair(__half{}, e8m0_nearest_fit(a_byte)), a);
+        decode<__half>(second, e8m0_pair(__half{}, e8m0_nearest_fit(b_byte)), b);
       } else {
         decode_wide(first, a_byte, a);
         decode_wide(second, b_byte, b);

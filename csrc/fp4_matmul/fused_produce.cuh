@@ -132,7 +132,7 @@ __device__ __forceinline__ void produce_from_rows(const FusedArguments& args, ui
         const int stage = cursor.stage;
         sm90::wait_barrier(barriers.empty + stage * 8, cursor.parity ^ 1);
         rows[a].store(base + stage * Tile::kStageBytes);
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        sm90::fence_for_copies();
         __syncwarp();
         barriers.announce(stage);
         rows[a].load(args, first_token, first_k + (first + a + kAhead) * Tile::kStageDepth);

@@ -35,9 +35,7 @@ struct FusedBarriers {
 
  private:
   __device__ __forceinline__ static void arrive(uint32_t barrier) {
-    if (threadIdx.x % 32 == 0) {
-      asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-    }
+    if (threadIdx.x % 32 == 0) sm90::arrive(barrier);
   }
 };
 
@@ -104,9 +102,8 @@ struct HalfStep {
 
   __device__ __forceinline__ explicit HalfStep(float factor) : factor(factor) {}
 
-  // Called for every word w of a half; brings all with the first. shift: of ragged rows of scales.
-  __device__ __forceinline__ void load(uint32_t slot, int half, int w, int shift) {
-    if (w > 0) return;
+  // shift: of ragged rows of scales.
+  __device__ __forceinline__ void load(uint32_t slot, int half, int shift) {
     const int lane = threadIdx.x % 32;
     const uint32_t codes = (slot + lane / 4 * 128 + (lane % 4 ^ lane / 4 % 2 * 4) * 16) ^ half * 64;
     low = load_shared16(codes);
@@ -125,21 +122,16 @@ struct HalfStep {
       nvfp4_scale_pairs<scalar_t>(high_byte, factor, high_scale);
     } else {
       if constexpr (kHalf) {
-        misfits |= is_misfit(low, low_byte) || is_misfit(high, high_byte);
-        low_byte = min(max(low_byte, 109u), 133u);
-        high_byte = min(max(high_byte, 109u), 133u);
+        misfits |= is_misfit(low.x | low.y | low.z | low.w, low_byte) ||
+                   is_misfit(high.x | high.y | high.z | high.w, high_byte);
+        low_byte = e8m0_nearest_fit(low_byte);
+        high_byte = e8m0_nearest_fit(high_byte);
       } else {
         fits = __all_sync(~0u, e8m0_fits(scalar_t{}, low_byte) && e8m0_fits(scalar_t{}, high_byte));
       }
       low_scale[0] = low_scale[1] = e8m0_pair(scalar_t{}, low_byte);
       high_scale[0] = high_scale[1] = e8m0_pair(scalar_t{}, high_byte);
     }
-  }
-
-  // Blocks of zeros may have any scale but NaN.
-  __device__ __forceinline__ static bool is_misfit(const uint4& words, uint32_t byte) {
-    const bool zeros = ((words.x | words.y | words.z | words.w) & 0x77777777u) == 0;
-    return !e8m0_fits(__half{}, byte) && !(zeros && byte != kE8M0NaN);
   }
 
   // Word w of both rows as the operands A of two instructions.

@@ -4,11 +4,9 @@
 
 #include <cstdint>
 
-namespace my_ops {
+#include "common/shared_address.cuh"
 
-__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
+namespace my_ops {
 
 // Starts a copy of kBytes (4, 8 or 16), of which the first `valid` are read and the rest are zero.
 template <int kBytes>

@@ -96,8 +96,7 @@ constexpr int64_t kFewBlocks = 264;
 // are enough for all lanes.
 template <typename x_t>
 int rows_in_turn(const ForwardConfig& config, int64_t rows) {
-  const bool can = sizeof(x_t) == 2 && config.lanes > 0 && config.vectors == kFewElements;
-  return can && rows >= 1 << 16 ? 4 : 1;
+  return takes_rows_in_turn<x_t>(config.lanes, config.vectors) && rows >= 1 << 16 ? 4 : 1;
 }
 
 }  // namespace my_ops

@@ -6,14 +6,11 @@
 
 #include <cstdint>
 
+#include "common/shared_address.cuh"
 #include "common/sm90_bulk_copy.cuh"
 #include "common/sm90_mbarrier.cuh"
 
 namespace my_ops {
-
-__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
 
 // A phase is over after `arrivals` arrivals and all bytes that these announced. A wait names the
 // parity of the phase that it waits for, 0 for the first.
