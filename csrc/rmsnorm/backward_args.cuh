@@ -48,6 +48,7 @@ struct BackwardArgs {
   int slices;        // blocks that share a row
   int slice_chunks;  // chunks of a row in each of them
   int warp_chunks;   // chunks of a slice in each of its warps, or each group of lanes
+  int vectors;       // chunks of a slice in each of its threads, for wide kernels: wide_vectors()
   bool float_weight;
 };
 

@@ -61,6 +61,19 @@ struct BackwardConfig {
   bool whole;   // false: two launches, for rows wider than any cluster takes
 };
 
+// How many chunks the threads of a wide kernel have: a row takes no more slots of the ring, and no
+// more instructions, which are what bounds rows that are narrow for their blocks. Even for the
+// widest, where what is added to grad_x comes in pairs.
+//
+// An argument, because a kernel that works it out has a register less, and the widest has none to
+// spare: 89 % of the copy rate instead of 100 %, with something to add. And never few, as blocks
+// are no wider than their rows need: a branch for each chunk instead of the last ones costs 4 %.
+inline int wide_vectors(const BackwardConfig& config, int slice_chunks) {
+  const int chunks = ceil_div(slice_chunks, config.threads);
+  if (config.vectors == kWidestVectors) return std::max(kWidestFewest, ceil_div(chunks, 2) * 2);
+  return std::max(kWideFewest, chunks);
+}
+
 // Who owns a ragged row: 4, 8, 16 or 32 lanes with 4 chunks each, the first that hold it wherever
 // in a pack it begins (111 columns of bfloat16 take 12 % longer with 8 lanes and 2 chunks). Wider
 // ones a block, or slices: the ring does not take them. A warp has up to 127 chunks of columns,

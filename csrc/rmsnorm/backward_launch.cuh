@@ -42,6 +42,7 @@ struct BackwardLauncher {
     args.slices = config.slices;
     args.slice_chunks = static_cast<int>((chunks + config.slices - 1) / config.slices);
     args.warp_chunks = (args.slice_chunks + warps - 1) / warps;
+    args.vectors = wide_vectors(config, args.slice_chunks);
     if (!config.whole) {
       const cudaError_t error = launch_kernel(Kernels::of(config, lie, Phase::sums), args, stream);
       if (error != cudaSuccess) return error;

@@ -13,13 +13,6 @@ namespace my_ops {
 
 constexpr int kWideExtraThreads = 128;  // a warpgroup, for setmaxnreg; two warps of it work
 
-// How many chunks threads have, of kVectors at most. A row takes no more slots of the ring, and no
-// more instructions, which are what bounds rows that are narrow for their blocks.
-template <typename Args>
-__device__ __forceinline__ int wide_vectors(const Args& args, int threads) {
-  return (args.slice_chunks + threads - 1) / threads;
-}
-
 // Sets up a block's barriers, while the cluster gathers. `warps`: that compute.
 template <int kSlots, typename acc_t, typename x_t>
 __device__ __forceinline__ void set_up_wide_block(const BackwardArgs<x_t>& args,

@@ -23,7 +23,8 @@
 
 namespace my_ops {
 
-constexpr int kWideVectors = 4;               // chunks of a thread
+constexpr int kWideVectors = 4;               // chunks of a thread, at most
+constexpr int kWideFewest = 3;                // and at least
 constexpr int kWideThreads = 512;             // that compute, at most
 constexpr int kWideSlots = 3 * kWideVectors;  // of the ring: three rows
 
@@ -46,7 +47,6 @@ __global__ void __launch_bounds__(kWideThreads + kWideExtraThreads, 1)
 
   // What this block and this thread own.
   const int threads = blockDim.x - kWideExtraThreads;  // that compute
-  const int vectors = wide_vectors(args, threads);
   const int warps = threads / kWarpSize;
   const int thread = threadIdx.x;
   const int slice = blockIdx.x % args.slices;
@@ -66,11 +66,12 @@ __global__ void __launch_bounds__(kWideThreads + kWideExtraThreads, 1)
       for (int64_t row = part; row < args.rows; row += parts) {
         const x_t* grad_row = args.grad + args.grad_layout.offset(row) + owned.first;
         const x_t* x_row = args.x + args.x_layout.offset(row) + owned.first;
-        for (int v = 0; v < vectors; ++v) producer.send(grad_row, v, x_row, v);
+        for (int v = 0; v < args.vectors; ++v) producer.send(grad_row, v, x_row, v);
       }
     }
   } else {
     claim_registers<104>();
+    const auto has = [&](int v) { return v < kWideFewest || v < args.vectors; };
     const auto owns = [&](int v) { return v * threads + thread < owned.chunks; };
     const auto column_of = [&](int v) { return owned.first + (v * threads + thread) * N; };
     acc_t weight[kVectors][N];
@@ -106,17 +107,17 @@ __global__ void __launch_bounds__(kWideThreads + kWideExtraThreads, 1)
     if (part < args.rows) {
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
-        if (v < vectors) add_slot(first.ahead(v), v);
+        if (has(v)) add_slot(first.ahead(v), v);
       }
       send(turn);
     }
     for (int64_t row = part; row < args.rows; row += parts) {
       // Reduce: the next row.
-      const RingPlace<kSlots> next = first.ahead(vectors);
+      const RingPlace<kSlots> next = first.ahead(args.vectors);
       if (row + parts < args.rows) {
 #pragma unroll
         for (int v = 0; v < kVectors; ++v) {
-          if (v < vectors) add_slot(next.ahead(v), v);
+          if (has(v)) add_slot(next.ahead(v), v);
         }
         send(turn.next());
       }
@@ -127,7 +128,7 @@ __global__ void __launch_bounds__(kWideThreads + kWideExtraThreads, 1)
       if (args.grad_sum != nullptr) more.begin(row + parts);
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
-        if (v >= vectors) {
+        if (!has(v)) {
           if (args.grad_sum != nullptr) more.request(v);  // of nothing: take() counts them
           continue;
         }

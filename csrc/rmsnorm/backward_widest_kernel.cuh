@@ -37,8 +37,6 @@ __global__ void __launch_bounds__(kWidestThreads + kWideExtraThreads, 1)
 
   // What this block and this thread own.
   const int threads = blockDim.x - kWideExtraThreads;  // that compute
-  // Even, for the pairs of grad_sum; at least kHeld, as narrower rows have the other kernel.
-  const int vectors = (wide_vectors(args, threads) + 1) / 2 * 2;
   const int warps = threads / kWarpSize;
   const int thread = threadIdx.x;
   const int slice = blockIdx.x % args.slices;
@@ -54,11 +52,12 @@ __global__ void __launch_bounds__(kWidestThreads + kWideExtraThreads, 1)
     if (thread / kWarpSize == warps) {
       exchange_sums<acc_t>(args, exchanges, part, parts, warps);
     } else if (thread == threads + kWarpSize) {
-      fill_widest_ring(args, ring, barriers, owned, threads * N, vectors, part, parts);
+      fill_widest_ring(args, ring, barriers, owned, threads * N, args.vectors, part, parts);
     }
   } else {
     claim_registers<232>();
     const int chunks = owned.chunks - thread;
+    const auto has = [&](int v) { return v < kWidestFewest || v < args.vectors; };
     const auto owns = [&](int v) { return v * threads < chunks; };
     const auto column_of = [&](int v) { return owned.first + (v * threads + thread) * N; };
     acc_t weight[kVectors][N];
@@ -90,7 +89,7 @@ __global__ void __launch_bounds__(kWidestThreads + kWideExtraThreads, 1)
     const auto add_rest = [&](const Place& first, const ExchangeTurn& turn) {
 #pragma unroll
       for (int v = kHeld; v < kVectors; ++v) {
-        if (v >= vectors) break;
+        if (!has(v)) break;
         const Place place = first.ahead(v);
         wait_for(place);
         if (!owns(v)) continue;
@@ -110,7 +109,7 @@ __global__ void __launch_bounds__(kWidestThreads + kWideExtraThreads, 1)
       add_rest(first, turn);
     }
     for (int64_t row = part; row < args.rows; row += parts) {
-      const Place next = first.ahead(adds ? vectors + vectors / 2 : vectors);
+      const Place next = first.ahead(adds ? args.vectors + args.vectors / 2 : args.vectors);
       const bool has_next = row + parts < args.rows;
       exchanges[turn.index].scale_done.wait(turn.parity);
       const RowScale<acc_t> scale = exchanges[turn.index].scale;
@@ -121,8 +120,8 @@ __global__ void __launch_bounds__(kWidestThreads + kWideExtraThreads, 1)
         acc_t grad_x[N];
         differentiate<x_t>(x, grad, weight[v], scale, args, grad_weight[v], grad_x);
         if (adds) {
-          const int before = v < kHeld ? vectors - kHeld + v : v - kHeld;
-          const Place place = first.ahead(vectors + before / 2);
+          const int before = v < kHeld ? args.vectors - kHeld + v : v - kHeld;
+          const Place place = first.ahead(args.vectors + before / 2);
           if (v % 2 == 0) wait_for(place);
           if (owns(v)) add_pack<x_t>(packs_at(place)[v % 2 * threads], grad_x);
           if (v % 2 == 1) release(place);
@@ -133,7 +132,7 @@ __global__ void __launch_bounds__(kWidestThreads + kWideExtraThreads, 1)
       };
 #pragma unroll
       for (int v = kHeld; v < kVectors; ++v) {
-        if (v >= vectors) break;
+        if (!has(v)) break;
         const Place place = first.ahead(v);
         Pack x = {};
         Pack grad = {};

@@ -9,7 +9,8 @@
 
 namespace my_ops {
 
-constexpr int kWidestVectors = 16;
+constexpr int kWidestVectors = 16;  // chunks of a thread, at most
+constexpr int kWidestFewest = 10;   // and at least
 constexpr int kWidestThreads = 256;
 constexpr int kWidestSlots = 28;
 constexpr int kWidestThreadBytes = kChunkBytes * 2 * kWidestSlots;
@@ -21,7 +22,8 @@ constexpr int kHeld = 4;
 constexpr int kHeld = 0;
 #endif
 
-static_assert(kHeld % 2 == 0 && kWidestVectors % 2 == 0);  // for the pairs below
+// For the pairs below.
+static_assert(kHeld % 2 == 0 && kWidestFewest % 2 == 0 && kWidestVectors % 2 == 0);
 
 // The producer. A row takes a slot for each chunk and then, where there is something to add to
 // grad_x, one for every two chunks of it, in the order in which the gradient is computed: chunks in
