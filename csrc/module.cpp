@@ -124,5 +124,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module_) {
   define_dispatched(ops, "fp4_matmul_pair_forward", &my_ops::fp4_matmul_pair_forward);
   define_dispatched(ops, "fp4_matmul_backward_A", &my_ops::fp4_matmul_backward_A);
   define_dispatched(ops, "fp4_matmul_backward_B", &my_ops::fp4_matmul_backward_B);
+  define_dispatched(ops, "fp4_matmul_pair_backward", &my_ops::fp4_matmul_pair_backward);
   define_dispatched(ops, "fp4_linear_forward", &my_ops::fp4_linear_forward);
 }

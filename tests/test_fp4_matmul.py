@@ -346,10 +346,19 @@ def test_gradients_of_a_large_product(device, format, dtype):
     for b_dtype in (dtype, torch.float32):
         b = torch.randn(1024, 1104, dtype=b_dtype, device=device)
         qa, qb = quantized(a, b, format)
+        left, right = PackedFactor.of(qa), PackedFactor.of(qb)
         for layout in (grad, grad.t().contiguous().t()):
             grad_a, grad_b = gradients(a, b, layout, format, a, b)
             assert_product(grad_a, grad.double(), values(qb).t())
             assert_product(grad_b, values(qa).t(), grad.double())
+            types = [str(x.dtype).removeprefix("torch.") for x in (a, b)]
+            one = torch.ops.my_ops.fp4_matmul_backward_A(layout, *right, format, types[0])
+            other = torch.ops.my_ops.fp4_matmul_backward_B(*left, layout, format, types[1])
+            assert torch.equal(grad_a, one)
+            assert torch.equal(grad_b, other)
+            alone = my_ops.fp4_matmul(a.requires_grad_(), b, format)
+            assert torch.equal(torch.autograd.grad(alone, a, layout)[0], one)
+            a.requires_grad_(False)
 
 
 def test_gradient_by_hand(device):
@@ -505,6 +514,8 @@ def test_opcheck(device, format):
         for layout in (dy, dy.mT.contiguous().mT, dy[..., :1].expand_as(dy)):
             opcheck(ops.fp4_matmul_backward_A.default, (layout, *right, format, "float32"))
             opcheck(ops.fp4_matmul_backward_B.default, (*left, layout, format, "float16"))
+            both = (layout, *left, *right, format, "float32", "float16")
+            opcheck(ops.fp4_matmul_pair_backward.default, both)
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
@@ -632,6 +643,16 @@ def test_errors_of_the_raw_operators(device):
             "backward_A",
             (grad[:, :2], *right, *names),
             "grad: expected as many columns as b has (3), got [4, 2]",
+        ),
+        (
+            "pair_backward",
+            (grad[:, :2], *left, *right, *names, "float32"),
+            "grad: expected as many columns as b has (3), got [4, 2]",
+        ),
+        (
+            "pair_backward",
+            (grad[:2], *left, *right, *names, "float32"),
+            "grad: expected the leading dimensions of a_shape [4, 32], got [2, 3]",
         ),
         (
             "backward_A",

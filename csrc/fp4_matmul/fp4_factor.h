@@ -1,5 +1,7 @@
-// Host: the arguments of fp4_matmul's operators, checked and turned into factors.
+// Host: the arguments of fp4_matmul's operators, checked and turned into factors and matrices.
 #pragma once
+
+#include <ATen/ops/empty.h>
 
 #include <vector>
 
@@ -15,6 +17,21 @@ inline void check_dense(const char* op, const char* argument, const at::Tensor& 
                         const char* like_argument, const at::Tensor& like) {
   check_same_device(op, argument, tensor, like_argument, like);
   check_fp4_dtype(op, argument, tensor);
+}
+
+// A tensor [..., cols] as a matrix of which one dimension has stride 1.
+inline at::Tensor as_matrix(const at::Tensor& tensor) {
+  int64_t rows = 1;
+  for (const int64_t size : tensor.sizes().slice(0, tensor.dim() - 1)) rows *= size;
+  const auto matrix = tensor.dim() == 2 ? tensor : tensor.reshape({rows, tensor.size(-1)});
+  return matrix.stride(0) == 1 || matrix.stride(1) == 1 ? matrix : matrix.contiguous();
+}
+
+inline at::Tensor empty_product(at::IntArrayRef leading_of, int64_t last, const at::Tensor& like,
+                                at::ScalarType dtype) {
+  Sizes sizes = leading_of.vec();
+  sizes.back() = last;
+  return at::empty(sizes, like.options().dtype(dtype));
 }
 
 // A packed operand as an operator got it. Messages name its parts: "a_packed", "a_scale", "a_amax".

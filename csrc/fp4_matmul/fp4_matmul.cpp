@@ -1,32 +1,11 @@
 // fp4_matmul, fp4_linear: argument checks, allocation, choice of the device, registration.
 #include "fp4_matmul/fp4_matmul.h"
 
-#include <ATen/ops/empty.h>
-
 #include "common/device.h"
 #include "common/register.h"
 #include "fp4_matmul/fp4_factor.h"
 
 namespace my_ops {
-namespace {
-
-// A tensor [..., cols] as a matrix of which one dimension has stride 1.
-at::Tensor as_matrix(const at::Tensor& tensor) {
-  int64_t rows = 1;
-  for (const int64_t size : tensor.sizes().slice(0, tensor.dim() - 1)) rows *= size;
-  const auto matrix = tensor.dim() == 2 ? tensor : tensor.reshape({rows, tensor.size(-1)});
-  return matrix.stride(0) == 1 || matrix.stride(1) == 1 ? matrix : matrix.contiguous();
-}
-
-at::Tensor empty_product(at::IntArrayRef leading_of, int64_t last, const at::Tensor& like,
-                         at::ScalarType dtype) {
-  Sizes sizes = leading_of.vec();
-  sizes.back() = last;
-  return at::empty(sizes, like.options().dtype(dtype));
-}
-
-}  // namespace
-
 at::Tensor fp4_matmul_forward(const at::Tensor& a_packed, const at::Tensor& a_scale,
                               const std::optional<at::Tensor>& a_amax, at::IntArrayRef a_shape,
                               bool a_transposed, const at::Tensor& b_packed,
@@ -52,55 +31,6 @@ at::Tensor fp4_matmul_forward(const at::Tensor& a_packed, const at::Tensor& a_sc
   auto matrix = y.view({a.outer(), b.outer()});
   MY_OPS_CALL_ON_DEVICE_OF(y, fp4_matmul_packed, a.factor(), b.factor(), matrix);
   return y;
-}
-
-at::Tensor fp4_matmul_backward_A(const at::Tensor& grad, const at::Tensor& b_packed,
-                                 const at::Tensor& b_scale, const std::optional<at::Tensor>& b_amax,
-                                 at::IntArrayRef b_shape, bool b_transposed,
-                                 const std::string& format_name, const std::string& dtype_name) {
-  constexpr const char* kOp = "fp4_matmul_backward_A";
-  const auto format = fp4_format_named(kOp, format_name);
-  const auto dtype = fp4_dtype_named(kOp, dtype_name);
-  check_device(kOp, "b_packed", b_packed);
-  check_dense(kOp, "grad", grad, "b_packed", b_packed);
-  MY_OPS_CHECK(b_shape.size() == 2, kOp, "b_shape", "two dimensions", b_shape);
-  const PackedArgument b{kOp, "b", b_packed, b_scale, b_amax, b_shape, b_transposed, true, format};
-  b.check();
-  MY_OPS_CHECK(grad.dim() >= 1 && grad.size(-1) == b.depth(), kOp, "grad",
-               c10::str("as many columns as b has (", b.depth(), ")"), grad.sizes());
-
-  const OperatorGuard guard(grad);
-  auto grad_a = empty_product(grad.sizes(), b.outer(), grad, dtype);
-  if (grad_a.numel() == 0) return grad_a;
-  auto matrix = grad_a.view({grad_a.numel() / b.outer(), b.outer()});
-  MY_OPS_CALL_ON_DEVICE_OF(grad, fp4_matmul_dense, as_matrix(grad), b.factor(), at::Tensor(),
-                           matrix);
-  return grad_a;
-}
-
-// grad_B = Aq^T * grad, computed as its transpose grad^T * Aq: the packed factor is the second.
-at::Tensor fp4_matmul_backward_B(const at::Tensor& a_packed, const at::Tensor& a_scale,
-                                 const std::optional<at::Tensor>& a_amax, at::IntArrayRef a_shape,
-                                 bool a_transposed, const at::Tensor& grad,
-                                 const std::string& format_name, const std::string& dtype_name) {
-  constexpr const char* kOp = "fp4_matmul_backward_B";
-  const auto format = fp4_format_named(kOp, format_name);
-  const auto dtype = fp4_dtype_named(kOp, dtype_name);
-  check_device(kOp, "a_packed", a_packed);
-  check_dense(kOp, "grad", grad, "a_packed", a_packed);
-  const PackedArgument a{kOp, "a", a_packed, a_scale, a_amax, a_shape, a_transposed, false, format};
-  a.check();
-  MY_OPS_CHECK(grad.dim() == static_cast<int64_t>(a_shape.size()) &&
-                   grad.sizes().slice(0, grad.dim() - 1) == a_shape.slice(0, a_shape.size() - 1),
-               kOp, "grad", c10::str("the leading dimensions of a_shape ", a_shape), grad.sizes());
-
-  const OperatorGuard guard(grad);
-  auto grad_b = at::empty({a.outer(), grad.size(-1)}, grad.options().dtype(dtype));
-  if (grad_b.numel() == 0) return grad_b;
-  auto transposed = grad_b.t();
-  MY_OPS_CALL_ON_DEVICE_OF(grad, fp4_matmul_dense, as_matrix(grad).t(), a.factor(), at::Tensor(),
-                           transposed);
-  return grad_b;
 }
 
 at::Tensor fp4_linear_forward(const at::Tensor& x, const at::Tensor& weight_packed,
@@ -141,14 +71,6 @@ TORCH_LIBRARY_FRAGMENT(my_ops, library) {
             "bool a_transposed, Tensor b_packed, Tensor b_scale, Tensor? b_amax, SymInt[] b_shape, "
             "bool b_transposed, str format, str dtype) -> Tensor",
             &fp4_matmul_forward);
-  define_op(library,
-            "fp4_matmul_backward_A(Tensor grad, Tensor b_packed, Tensor b_scale, Tensor? b_amax, "
-            "SymInt[] b_shape, bool b_transposed, str format, str dtype) -> Tensor",
-            &fp4_matmul_backward_A);
-  define_op(library,
-            "fp4_matmul_backward_B(Tensor a_packed, Tensor a_scale, Tensor? a_amax, "
-            "SymInt[] a_shape, bool a_transposed, Tensor grad, str format, str dtype) -> Tensor",
-            &fp4_matmul_backward_B);
   define_op(library,
             "fp4_linear_forward(Tensor x, Tensor weight_packed, Tensor weight_scale, "
             "Tensor? weight_amax, SymInt[] weight_shape, bool weight_transposed, Tensor? bias, "

@@ -26,7 +26,8 @@
 
 namespace my_ops {
 
-// The operators: checks, allocation, choice of the device (fp4_matmul.cpp). Shapes are logical.
+// The operators: checks, allocation, choice of the device (fp4_matmul.cpp, fp4_gradients.cpp).
+// Shapes are logical.
 at::Tensor fp4_matmul_forward(const at::Tensor& a_packed, const at::Tensor& a_scale,
                               const std::optional<at::Tensor>& a_amax, at::IntArrayRef a_shape,
                               bool a_transposed, const at::Tensor& b_packed,
@@ -47,6 +48,13 @@ at::Tensor fp4_matmul_backward_B(const at::Tensor& a_packed, const at::Tensor& a
                                  const std::optional<at::Tensor>& a_amax, at::IntArrayRef a_shape,
                                  bool a_transposed, const at::Tensor& grad,
                                  const std::string& format, const std::string& dtype);
+// Both: grad_A of `a_dtype` and grad_B, with the bits of the two operators.
+std::tuple<at::Tensor, at::Tensor> fp4_matmul_pair_backward(
+    const at::Tensor& grad, const at::Tensor& a_packed, const at::Tensor& a_scale,
+    const std::optional<at::Tensor>& a_amax, at::IntArrayRef a_shape, bool a_transposed,
+    const at::Tensor& b_packed, const at::Tensor& b_scale, const std::optional<at::Tensor>& b_amax,
+    at::IntArrayRef b_shape, bool b_transposed, const std::string& format,
+    const std::string& a_dtype, const std::string& b_dtype);
 at::Tensor fp4_linear_forward(const at::Tensor& x, const at::Tensor& weight_packed,
                               const at::Tensor& weight_scale,
                               const std::optional<at::Tensor>& weight_amax,

@@ -27,4 +27,11 @@ void fp4_matmul_dense_cpu(const at::Tensor& x, const Fp4Factor& b, const at::Ten
   y.copy_(bias.defined() ? product.add_(bias.to(at::kFloat)) : product);
 }
 
+void fp4_matmul_dense_two_cpu(const DenseProduct& first, const DenseProduct& second) {
+  for (const DenseProduct* product : {&first, &second}) {
+    auto y = product->y;
+    fp4_matmul_dense_cpu(product->x, product->b, at::Tensor(), y);
+  }
+}
+
 }  // namespace my_ops

@@ -98,4 +98,11 @@ void fp4_matmul_dense_cuda(const TensorView& x, const Fp4FactorView& b, const Te
   });
 }
 
+void fp4_matmul_dense_two_cuda(const DenseProductView& first, const DenseProductView& second) {
+  if (fp4_wide_two(first, second)) return;
+  for (const DenseProductView* product : {&first, &second}) {
+    fp4_matmul_dense_cuda(product->x, product->b, TensorView(), product->y);
+  }
+}
+
 }  // namespace my_ops

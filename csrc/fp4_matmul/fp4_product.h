@@ -29,6 +29,21 @@ struct Fp4FactorOf {
 using Fp4Factor = Fp4FactorOf<at::Tensor>;
 using Fp4FactorView = Fp4FactorOf<TensorView>;
 
+// y = x * b.
+template <typename Tensor>
+struct DenseProductOf {
+  Tensor x;
+  Fp4FactorOf<Tensor> b;
+  Tensor y;
+
+  template <typename View>
+  operator DenseProductOf<View>() const {
+    return {x, b, y};
+  }
+};
+using DenseProduct = DenseProductOf<at::Tensor>;
+using DenseProductView = DenseProductOf<TensorView>;
+
 // y [M, N] = a * b, and y = x * b + bias for a dense x [M, K], of which one dimension has stride 1;
 // the bias may be undefined. y has any strides. No dimension of y is zero; K may be. On the CPU by
 // torch's own matmul, which takes tensors.
@@ -38,5 +53,9 @@ void fp4_matmul_dense_cpu(const at::Tensor& x, const Fp4Factor& b, const at::Ten
                           at::Tensor& y);
 void fp4_matmul_dense_cuda(const TensorView& x, const Fp4FactorView& b, const TensorView& bias,
                            const TensorView& y);
+
+// Two products without a bias, with the bits of one after the other.
+void fp4_matmul_dense_two_cpu(const DenseProduct& first, const DenseProduct& second);
+void fp4_matmul_dense_two_cuda(const DenseProductView& first, const DenseProductView& second);
 
 }  // namespace my_ops

@@ -6,6 +6,7 @@
 #include "fp4_matmul/fp4_operands.cuh"
 #include "fp4_matmul/fp4_wide.h"
 #include "fp4_matmul/fp4_widen.cuh"
+#include "fp4_matmul/outer_plan.h"
 #include "fp4_matmul/wide_kernel.cuh"
 #include "fp4_matmul/wide_plan.h"
 
@@ -18,36 +19,38 @@ struct WideTiles {
   using Narrow = WideTile<scalar_t, 128, 6, kX>;
 };
 
-// False where the copy engine cannot be told how an operand lies.
+// A product of which nothing runs yet.
+struct WideProduct {
+  WideArguments args;
+  WidePlan plan;
+  Fp4FactorView b;
+  OwnedTensor wide;  // b in the 16 bits of x
+  bool half;         // x is of float16
+  bool depth;        // x is dense along K
+};
+
 template <typename Tile>
-bool launch_tile(WideArguments& args, const Fp4FactorView& b, const TensorView& stored_x,
-                 int clusters) {
-  using scalar_t = typename Tile::scalar_t;
-  const auto wide = OwnedTensor::empty(b.rows * b.cols * 2, ScalarType::Byte);
-  auto* const data = wide.view().mutable_data_ptr<scalar_t>();
-  if (!encode_tensor_map(args.factor, data, b.rows, b.cols, b.cols, kWideDepth) ||
-      !encode_tensor_map(args.x, stored_x.const_data_ptr(), stored_x.size(0), stored_x.size(1),
-                         stored_x.stride(0),
-                         Tile::kX == Major::depth ? Tile::kBoxCols : kWideDepth)) {
-    return false;
-  }
-  widen(b, data);
-  launch_with({1, true}, fp4_wide_kernel<Tile>, clusters * kWideCluster, Tile::kThreads,
-              Tile::kSharedBytes, args);
-  return true;
+void launch_tile(const WideProduct& product) {
+  launch_with({1, true}, fp4_wide_kernel<Tile>, product.plan.clusters * kWideCluster,
+              Tile::kThreads, Tile::kSharedBytes, product.args);
+}
+
+template <typename Tiles>
+void launch_cols(const WideProduct& product) {
+  product.plan.cols == 256 ? launch_tile<typename Tiles::Wide>(product)
+                           : launch_tile<typename Tiles::Narrow>(product);
 }
 
 template <typename scalar_t>
-bool launch_wide(WideArguments& args, const Fp4FactorView& b, const TensorView& x,
-                 const WidePlan& plan) {
-  using Depth = WideTiles<scalar_t, Major::depth>;
-  using Outer = WideTiles<scalar_t, Major::outer>;
-  if (x.stride(1) == 1) {
-    return plan.cols == 256 ? launch_tile<typename Depth::Wide>(args, b, x, plan.clusters)
-                            : launch_tile<typename Depth::Narrow>(args, b, x, plan.clusters);
-  }
-  return plan.cols == 256 ? launch_tile<typename Outer::Wide>(args, b, x.t(), plan.clusters)
-                          : launch_tile<typename Outer::Narrow>(args, b, x.t(), plan.clusters);
+void run(const WideProduct& product, bool beside) {
+  widen(product.b, product.wide.data_ptr<scalar_t>(), beside);
+  product.depth ? launch_cols<WideTiles<scalar_t, Major::depth>>(product)
+                : launch_cols<WideTiles<scalar_t, Major::outer>>(product);
+}
+
+// beside: the widening may overlap with the kernel in front.
+void run(const WideProduct& product, bool beside = false) {
+  product.half ? run<__half>(product, beside) : run<__nv_bfloat16>(product, beside);
 }
 
 // Whether all results lie in whole vectors of 16 bytes along the dense dimension.
@@ -58,28 +61,35 @@ bool has_vectors(const ProductOutput& out) {
          starts_at_multiple_of(out.data, (along_n ? out.row_stride : out.col_stride) * 2, 16);
 }
 
-}  // namespace
+bool may_misfit(const TensorView& x, const Fp4FactorView& b) {
+  return x.scalar_type() == ScalarType::Half && b.format == Fp4Format::mxfp4;
+}
 
-bool fp4_wide(const TensorView& x, const Fp4FactorView& b, const TensorView& bias,
-              const TensorView& y, OwnedTensor& misfits) {
-  const TensorView stored_x = x.stride(1) == 1 ? x : x.t();
-  const bool half = x.scalar_type() == ScalarType::Half;
-  const bool may_misfit = half && b.format == Fp4Format::mxfp4;
+// False where the kernel is not for this product.
+bool prepare(WideProduct& product, const TensorView& x, const Fp4FactorView& b,
+             const TensorView& bias, const TensorView& y) {
+  const bool depth = x.stride(1) == 1;
+  const TensorView stored_x = depth ? x : x.t();
   const bool fits = x.scalar_type() != ScalarType::Float && stored_x.stride(1) == 1 &&
                     stored_x.stride(0) >= stored_x.size(1) &&
                     starts_at_multiple_of(x.const_data_ptr(), stored_x.stride(0) * 2, 16) &&
-                    !b.contracts_cols && can_widen(b) && (!may_misfit || b.cols % 32 == 0) &&
+                    !b.contracts_cols && can_widen(b) && (!may_misfit(x, b) || b.cols % 32 == 0) &&
                     starts_at_multiple_of(b.packed.const_data_ptr(), 0, 16);
   if (!fits) return false;
   using AnyTile = WideTiles<__half, Major::depth>::Wide;
-  if (!runs_wgmma(fp4_wide_kernel<AnyTile>, AnyTile::kThreads) || tensor_map_encoder() == nullptr) {
-    return false;
-  }
+  if (!runs_wgmma(fp4_wide_kernel<AnyTile>, AnyTile::kThreads)) return false;
   const WidePlan plan =
       plan_wide(y.size(1), y.size(0), b.depth(), current_device_properties().multiProcessorCount);
   if (plan.cols == 0) return false;
 
+  auto wide = OwnedTensor::empty(b.rows * b.cols * 2, ScalarType::Byte);
   WideArguments args{};
+  const int x_box = depth ? plan.cols / kWideCluster : kWideDepth;
+  if (!encode_tensor_map(args.factor, wide.data_ptr<void>(), b.rows, b.cols, b.cols, kWideDepth) ||
+      !encode_tensor_map(args.x, stored_x.const_data_ptr(), stored_x.size(0), stored_x.size(1),
+                         stored_x.stride(0), x_box)) {
+    return false;
+  }
   args.amax = b.amax.const_data_ptr<float>();
   args.is_nvfp4 = b.format == Fp4Format::nvfp4;
   args.out = product_output(y, b.depth(), bias);
@@ -87,18 +97,40 @@ bool fp4_wide(const TensorView& x, const Fp4FactorView& b, const TensorView& bia
   args.steps = static_cast<int>(ceil_div(b.depth(), int64_t{kWideDepth}));
   args.row_tiles = plan.row_tiles;
   args.col_tiles = plan.col_tiles;
-  OwnedTensor found;
-  if (may_misfit) {
-    found = OwnedTensor::empty(kMisfitBlocks, ScalarType::Int);
-    args.misfits = found.data_ptr<int>();
+  product = {args, plan, b, std::move(wide), x.scalar_type() == ScalarType::Half, depth};
+  return true;
+}
+
+}  // namespace
+
+bool fp4_wide(const TensorView& x, const Fp4FactorView& b, const TensorView& bias,
+              const TensorView& y, OwnedTensor& misfits) {
+  WideProduct product;
+  if (!prepare(product, x, b, bias, y)) return false;
+  if (may_misfit(x, b)) {
+    misfits = OwnedTensor::empty(kMisfitBlocks, ScalarType::Int);
+    product.args.misfits = misfits.data_ptr<int>();
     launch(find_misfits_kernel, kMisfitBlocks, kMisfitThreads, 0,
            b.packed.const_data_ptr<uint8_t>(), b.scale.const_data_ptr<uint8_t>(), b.scale.numel(),
-           found.data_ptr<int>());
+           misfits.data_ptr<int>());
   }
-  const bool done =
-      half ? launch_wide<__half>(args, b, x, plan) : launch_wide<__nv_bfloat16>(args, b, x, plan);
-  if (done) misfits = std::move(found);
-  return done;
+  run(product);
+  return true;
+}
+
+bool fp4_wide_two(const DenseProductView& first, const DenseProductView& second) {
+  WideProduct products[2];
+  for (const int i : {0, 1}) {
+    const auto& [x, b, y] = i == 0 ? first : second;
+    if (y.size(0) <= kOuterMaxTokens || may_misfit(x, b) ||
+        !prepare(products[i], x, b, TensorView(), y)) {
+      return false;
+    }
+  }
+  products[0].args.shares_tail = true;
+  run(products[0]);
+  run(products[1], /*beside=*/true);
+  return true;
 }
 
 }  // namespace my_ops

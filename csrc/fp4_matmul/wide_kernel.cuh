@@ -113,6 +113,7 @@ __global__ void MY_OPS_SM90_KERNEL(Tile::kThreads, kWideCluster)
   extern __shared__ __align__(1024) uint8_t shared[];
   const uint32_t base = shared_address(shared);
   const int rank = static_cast<int>(sm90::cluster_rank());
+  if (args.shares_tail) let_next_kernel_start();
   if (threadIdx.x == 0) {
     const WideRing<Tile> ring{base};
     for (int stage = 0; stage < Tile::kStages; ++stage) {

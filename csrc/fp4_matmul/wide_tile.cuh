@@ -23,6 +23,7 @@ struct WideArguments {
   int steps;           // of kWideDepth
   int row_tiles;       // of a cluster, along N
   int col_tiles;       // along M
+  bool shares_tail;    // the next kernel may take the SMs that the last round leaves idle
 };
 
 // A cluster owns kWideRows of the factor for each block and kCols rows of x, of which each block

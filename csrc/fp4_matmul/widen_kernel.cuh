@@ -55,6 +55,9 @@ __global__ void __launch_bounds__(kWidenThreads) widen_kernel(const WidenArgumen
     }
     if (word < args.words) args.wide[word] = code_order(pairs);
   }
+  // Launched beside the kernel in front, this one needs nothing of it, but must not end before it:
+  // the kernel behind waits for this one alone.
+  if (blockIdx.x == 0) wait_for_previous_kernel();
 }
 
 }  // namespace my_ops

@@ -1,11 +1,21 @@
-"""fp4_matmul of two dense operands by one operator: when it is called, and its fake."""
+"""fp4_matmul of two dense operands and its gradients, by one operator each: when it is called, and
+their fakes."""
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 
 from my_ops._fp4_scales import BLOCK_SIZE
-from my_ops.ops._fp4_checks import DTYPE_NAMES, blocks, check_dense, check_name
+from my_ops.ops._fp4_checks import (
+    DTYPE_NAMES,
+    blocks,
+    check_columns,
+    check_dense,
+    check_matrix,
+    check_name,
+    check_packed,
+    check_shape,
+)
 from my_ops.ops._function import check, transforms_are_active
 
 
@@ -39,3 +49,22 @@ def _empty_part(x, format):
         for size in (2, BLOCK_SIZE[format])
     ]
     return *parts, x.new_empty(() if format == "nvfp4" else (0,), dtype=torch.float32)
+
+
+@torch.library.register_fake("my_ops::fp4_matmul_pair_backward")
+def _(
+    grad, a_packed, a_scale, a_amax, a_shape, a_transposed,
+    b_packed, b_scale, b_amax, b_shape, b_transposed, format, a_dtype, b_dtype,
+):  # fmt: skip
+    op = "fp4_matmul_pair_backward"
+    for dtype in a_dtype, b_dtype:
+        check_name(op, "dtype", dtype, DTYPE_NAMES.values())
+    check_dense(op, "grad", grad, "b_packed", b_packed)
+    check_matrix(op, "b_", b_packed, b_scale, b_amax, b_shape, b_transposed, format)
+    check_columns(op, "grad", grad, "b", b_shape[1])
+    check_packed(op, "a_", a_packed, a_scale, a_amax, a_shape, a_transposed, format)
+    check_shape(op, "grad", grad, (*a_shape[:-1], *grad.shape[-1:]))
+    return (
+        grad.new_empty((*grad.shape[:-1], b_shape[0]), dtype=getattr(torch, a_dtype)),
+        grad.new_empty((a_shape[-1], grad.shape[-1]), dtype=getattr(torch, b_dtype)),
+    )

@@ -34,6 +34,7 @@ for _name in (
     "fp4_matmul_pair_forward",
     "fp4_matmul_backward_A",
     "fp4_matmul_backward_B",
+    "fp4_matmul_pair_backward",
 ):
     _rule = partial(map_each, getattr(_ops, _name).default)
     torch.library.register_vmap(f"my_ops::{_name}", _rule)

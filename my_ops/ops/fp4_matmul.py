@@ -34,6 +34,7 @@ _forward = raw_operator("fp4_matmul_forward")
 _pair_forward = raw_operator("fp4_matmul_pair_forward")
 _backward_A = raw_operator("fp4_matmul_backward_A")
 _backward_B = raw_operator("fp4_matmul_backward_B")
+_pair_backward = raw_operator("fp4_matmul_pair_backward")
 
 
 def fp4_matmul(
@@ -187,7 +188,10 @@ class FP4PairMatMulFunction(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad, *_):
         left, right, anchors = saved_factors(ctx)
-        arguments = *left, *right, ctx.format, *ctx.dtypes, *ctx.needs_input_grad[:2]
+        arguments = *left, *right, ctx.format, *ctx.dtypes
+        if all(ctx.needs_input_grad[:2]):
+            return *first_order(_pair_backward, anchors, grad, *arguments), None, None
+        arguments += ctx.needs_input_grad[:2]
         return *first_order(_gradients, anchors, grad, *arguments), None, None
 
 
