@@ -44,6 +44,9 @@ __device__ __forceinline__ uint32_t block_largest(float largest, int thread, int
   return thread < 32 ? __reduce_max_sync(~0u, thread < threads / 32 ? of_warp[thread] : 0u) : 0u;
 }
 
+// Where blocks meet: the larger of what is there, the bits of a float32, and `bits`.
+__device__ __forceinline__ void raise_amax(uint32_t* amax, uint32_t bits) { atomicMax(amax, bits); }
+
 // kParts: each block stores its own, for the kernel behind this one, which reads all of them.
 template <bool kAligned, bool kParts, typename scalar_t>
 __global__ void __launch_bounds__(kFp4Threads)
@@ -64,7 +67,7 @@ __global__ void __launch_bounds__(kFp4Threads)
   if constexpr (kParts) {
     amax[blockIdx.y * gridDim.x + blockIdx.x] = bits;
   } else {
-    atomicMax(amax, bits);
+    raise_amax(amax, bits);
   }
 }
 

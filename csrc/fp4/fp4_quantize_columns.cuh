@@ -42,6 +42,28 @@ __device__ __forceinline__ void column_of(const uint32_t (&rows)[kRows], int c,
   }
 }
 
+// Codes and scales of a tile that lies in whole rows of tiles, from shared memory to where its
+// first row begins.
+template <int kRows, int kBlocks, int kChunks>
+__device__ __forceinline__ void store_whole_tile(__nv_fp4x2_storage_t* packed,
+                                                 int64_t packed_stride,
+                                                 const uint2 (&codes)[kChunks][kRows + 2],
+                                                 uint8_t* scale, int64_t scale_stride,
+                                                 const uint8_t (&scales)[kBlocks][kRows]) {
+  constexpr int kThreads = 32 * kColumnWarps;
+#pragma unroll
+  for (int i = 0; i < kRows * kChunks / kThreads; ++i) {
+    const int chunk = threadIdx.x % kChunks, row = (threadIdx.x + i * kThreads) / kChunks;
+    *reinterpret_cast<uint2*>(packed + row * packed_stride + chunk * (kFp4Chunk / 2)) =
+        codes[chunk][row];
+  }
+  if (threadIdx.x >= kRows) return;
+  Vec<uint8_t, kBlocks> of_row;
+#pragma unroll
+  for (int block = 0; block < kBlocks; ++block) of_row.elements[block] = scales[block][threadIdx.x];
+  *reinterpret_cast<Vec<uint8_t, kBlocks>*>(scale + threadIdx.x * scale_stride) = of_row;
+}
+
 // Quantizes a thread block's rows from first_row on, the elements of `tile` along K. A block that
 // takes another tile has to synchronize first: codes and scales wait in shared memory.
 template <Fp4Format kFormat, bool kStochastic, bool kAligned, typename scalar_t>
@@ -66,14 +88,21 @@ __device__ __forceinline__ void quantize_column_tile(const scalar_t* x,
   const int columns = columns_left < kColumns ? static_cast<int>(columns_left) : kColumns;
   const int64_t warp_k = tile * kTileK + warp * kColumnWarpRows;
   const int64_t k_left = K - warp_k;
+  // Then nothing has to be asked element by element, a quarter of the instructions: 51 us for 60
+  // at [8192, 8192] bfloat16.
+  const bool whole = kAligned && first_row + kTileRows <= shape.rows && K % kTileK == 0;
 
   // Load
   uint32_t rows[kColumnWarpRows / kBlock][kBlock];
+  const scalar_t* const x_warp = x + warp_k * shape.k_stride + first_row + column;
+  const auto load = [&](bool all) {
 #pragma unroll
-  for (int r = 0; r < kColumnWarpRows; ++r) {
-    const scalar_t* x_row = x + (warp_k + r) * shape.k_stride + first_row + column;
-    rows[r / kBlock][r % kBlock] = load_columns<kAligned>(x_row, r < k_left ? columns : 0);
-  }
+    for (int r = 0; r < kColumnWarpRows; ++r) {
+      rows[r / kBlock][r % kBlock] = load_columns<kAligned>(
+          x_warp + r * shape.k_stride, all ? kColumns : (r < k_left ? columns : 0));
+    }
+  };
+  whole ? load(true) : load(false);
 
   // Reduce and compute
 #pragma unroll
@@ -102,6 +131,12 @@ __device__ __forceinline__ void quantize_column_tile(const scalar_t* x,
   __syncthreads();
 
   // Store
+  if (whole) {
+    store_whole_tile<kTileRows, kTileBlocks>(
+        packed + first_row * packed_stride + tile * (kTileK / 2), packed_stride, tile_codes,
+        scale + first_row * scale_stride + tile * kTileBlocks, scale_stride, tile_scales);
+    return;
+  }
   for (int i = threadIdx.x; i < kTileRows * kTileChunks; i += blockDim.x) {
     const int64_t row = first_row + i / kTileChunks;
     const int64_t k = tile * kTileK + i % kTileChunks * kFp4Chunk;

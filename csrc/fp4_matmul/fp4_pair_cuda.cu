@@ -1,5 +1,5 @@
-// fp4_matmul of two dense operands on Hopper: both are quantized by one launch, which leaves a in
-// 16 bits for the fused kernel.
+// fp4_matmul of two dense operands on Hopper: both are quantized together, which leaves a in 16
+// bits for the fused kernel.
 #include "common/dispatch.h"
 #include "common/launch.cuh"
 #include "fp4/fp4_cuda.cuh"
@@ -13,30 +13,33 @@ namespace my_ops {
 namespace {
 
 template <typename scalar_t>
-PairOperand<scalar_t> pair_operand(const scalar_t* x, const Fp4Rows& shape, const Fp4Rows& lies,
-                                   const PairPart& part, int64_t blocks) {
+PairOperand<scalar_t> pair_operand(const scalar_t* x, const Fp4Rows& shape, const PairPart& part,
+                                   int64_t blocks) {
   return {x,
           shape,
-          fp4_collapse(lies, 1),
           part.packed.mutable_data_ptr<uint8_t>(),
           part.scale.mutable_data_ptr<uint8_t>(),
-          part.amax.defined() ? part.amax.mutable_data_ptr<float>() : nullptr,
+          part.amax.defined() ? static_cast<uint32_t*>(part.amax.mutable_data_ptr()) : nullptr,
           static_cast<int>(blocks)};
 }
 
 template <Fp4Format kFormat, typename scalar_t>
 void launch_pair(PairArguments<scalar_t> args) {
-  const bool has_amax = kFormat == Fp4Format::nvfp4;
+  constexpr bool kTwoLevel = kFormat == Fp4Format::nvfp4;
   OwnedTensor parts;
-  if (has_amax) {
-    parts = OwnedTensor::empty(2 * kPairAmaxBlocks, ScalarType::Int);
+  if (kTwoLevel) {
+    parts = OwnedTensor::empty(kPairAmaxBlocks, ScalarType::Int);
     args.parts = parts.data_ptr<uint32_t>();
-    launch(pair_amax_kernel<scalar_t>, dim3(kPairAmaxBlocks, 2), kPairAmaxThreads, 0, args);
+    launch(pair_amax_kernel<scalar_t>, kPairAmaxBlocks, kPairAmaxThreads, 0, args);
   }
-  launch_with({1, has_amax},
+  launch_with({1, kTwoLevel},
               args.b.shape.k_stride == 1 ? pair_quantize_kernel<kFormat, false, scalar_t>
                                          : pair_quantize_kernel<kFormat, true, scalar_t>,
-              args.a.blocks + args.b.blocks, kFp4Threads, 0, args);
+              args.b.blocks + (kTwoLevel ? ceil_div(args.a.blocks, kPairAmaxRows) : args.a.blocks),
+              kFp4Threads, 0, args);
+  if (kTwoLevel) {
+    launch_with({1, true}, pair_quantize_a_kernel<scalar_t>, args.a.blocks, kFp4Threads, 0, args);
+  }
 }
 
 template <typename stored_t>
@@ -47,13 +50,15 @@ void quantize_pair(const TensorView& a, const TensorView& b, Fp4Format format,
   const int64_t M = a.size(0), K = a.size(1), N = b.size(1), row_elements = kPairRowElements;
   PairArguments<std::remove_const_t<std::remove_pointer_t<decltype(a_data)>>> args{};
   const Fp4Rows a_row{1, M * K, M * K}, b_row{1, N * K, N * K};
-  args.a = pair_operand(a_data, a_row, a_row, a_part, ceil_div(M * K, row_elements));
+  args.a = pair_operand(a_data, a_row, a_part, ceil_div(M * K, row_elements));
   if (b.stride(0) == 1) {
-    args.b = pair_operand(b_data, b_row, b_row, b_part, ceil_div(N * K, row_elements));
+    args.b = pair_operand(b_data, b_row, b_part, ceil_div(N * K, row_elements));
+    args.b_lies = b_row;
   } else {
     args.b_tiles = static_cast<int>(ceil_div(N, int64_t{kPairTileN}));
-    args.b = pair_operand(b_data, {N, K, 1, b.stride(0)}, {K, N, b.stride(0)}, b_part,
+    args.b = pair_operand(b_data, {N, K, 1, b.stride(0)}, b_part,
                           args.b_tiles * ceil_div(K, int64_t{kPairTileK}));
+    args.b_lies = fp4_collapse({K, N, b.stride(0)}, 1);
   }
   args.a_wide = static_cast<uint4*>(a_wide);
   with_format(format, [&](auto of) { launch_pair<of.value>(args); });

@@ -1,11 +1,13 @@
-// Both dense operands of a product to FP4 in one launch, and of a also what the fused kernel takes,
-// its values in 16 bits. Before it, NVFP4's amax of both in one. Device only, needs no torch.
+// Both dense operands of a product to FP4, and of a also what the fused kernel takes, its values in
+// 16 bits. MXFP4 in one launch. NVFP4 in three, as the amax comes first, bound by memory, and codes
+// are bound by instructions: the amax of b; b's codes and beside them the amax of a; a's codes.
+// Device only, needs no torch.
 //
-// Memory bounds both, and an operand alone does not fill it. n = 4096 on an H200, the L2 full of
-// what is still to be written: 25 us for both amax, not twice 17, and 41 for codes, scales and
-// 16-bit values, not 50 in three launches (MXFP4 37, not 46); the whole product 249 -> 234 us, of
-// MXFP4 221 -> 213. With b in 16 bits, too, and the wide kernel 235 and 211, at 8192 no faster.
-// Loads that are the first to leave L2 make no difference.
+// n = 4096 on an H200, the L2 full of what is still to be written: 51 us, of which the three take
+// 16, 19 and 16; 56 where two launches take the amax of both, then the codes of both (8192: 185 and
+// 191). In one cooperative launch, with half of the elements kept in registers and shared memory
+// between the passes, it is slower. MXFP4 37, not 46 in three launches. With b in 16 bits, too, and
+// the wide kernel the whole product is no faster. Loads that are the first to leave L2 do not help.
 #pragma once
 
 #include "fp4/fp4_amax.cuh"
@@ -15,8 +17,8 @@
 
 namespace my_ops {
 
-// Blocks of the amax kernel for each operand, one on every SM of an H200 from each: few enough
-// maxima for every block of the next kernel to read, and as fast as eight times as many.
+// Blocks of the amax kernel, one on every SM of an H200: few enough maxima for every block of the
+// next kernel to read.
 constexpr int kPairAmaxBlocks = 132, kPairAmaxThreads = 1024;
 
 // Blocks of the quantizing kernel on an SM, which limits its registers to what does not spill.
@@ -26,6 +28,7 @@ constexpr int pair_blocks_of_sm(Fp4Format format) { return format == Fp4Format::
 
 constexpr int kPairChunks = 4;  // of a thread, for rows
 constexpr int kPairRowElements = kPairChunks * kFp4Threads * kFp4Chunk;
+constexpr int kPairAmaxRows = 4;  // of kPairRowElements of a, for a block that finds their amax
 constexpr int kPairTileK = kColumnWarps * kColumnWarpRows, kPairTileN = 64;  // of b's columns
 
 // An operand and its FP4 form, blocks along K.
@@ -33,35 +36,34 @@ template <typename scalar_t>
 struct PairOperand {
   const scalar_t* x;
   Fp4Rows shape;  // rows along K, dense and collapsed, or b's columns
-  Fp4Rows lies;   // as it lies in memory, for its amax
   uint8_t *packed, *scale;
-  float* amax;  // null: MXFP4
-  int blocks;   // of the quantizing kernel
+  uint32_t* amax;  // the bits of a float32; null: MXFP4
+  int blocks;      // that quantize it
 };
 
 template <typename scalar_t>
 struct PairArguments {
   PairOperand<scalar_t> a, b;
+  Fp4Rows b_lies;   // b as it lies in memory, for its amax
   uint4* a_wide;    // [M, K], 16 bits
-  uint32_t* parts;  // the maxima of the amax kernel's blocks: those of a, those of b
+  uint32_t* parts;  // the maxima of the amax kernel's blocks
   int b_tiles;      // along N, where b is quantized along its columns
 };
 
+// Of b. A block takes a row where there are more than one, else a part of it.
 template <typename scalar_t>
 __global__ void __launch_bounds__(kPairAmaxThreads)
     pair_amax_kernel(const __grid_constant__ PairArguments<scalar_t> args) {
   let_next_kernel_start();
-  const bool of_b = blockIdx.y == 1;
-  const scalar_t* const x = of_b ? args.b.x : args.a.x;
-  const Fp4Rows shape = of_b ? args.b.lies : args.a.lies;
-  // A block takes a row where there are more than one, else a part of it.
-  const bool rows = shape.rows > 1;
+  const bool rows = args.b_lies.rows > 1;
   const int64_t thread = rows ? threadIdx.x : blockIdx.x * int64_t{kPairAmaxThreads} + threadIdx.x;
   const float largest =
-      rows_largest<true>(x, shape, rows ? blockIdx.x : 0, rows ? kPairAmaxBlocks : 1, thread,
-                         rows ? kPairAmaxThreads : kPairAmaxBlocks * kPairAmaxThreads);
+      rows_largest<true>(args.b.x, args.b_lies, rows ? blockIdx.x : 0, rows ? kPairAmaxBlocks : 1,
+                         thread, rows ? kPairAmaxThreads : kPairAmaxBlocks * kPairAmaxThreads);
   const uint32_t bits = block_largest(largest, threadIdx.x, kPairAmaxThreads);
-  if (threadIdx.x == 0) args.parts[blockIdx.y * kPairAmaxBlocks + blockIdx.x] = bits;
+  if (threadIdx.x != 0) return;
+  args.parts[blockIdx.x] = bits;
+  if (blockIdx.x == 0) *args.a.amax = 0;  // where the blocks of the next kernel meet
 }
 
 // As widen_kernel: NVFP4 in float16, MXFP4 in bfloat16.
@@ -121,25 +123,41 @@ __device__ __forceinline__ void quantize_pair_rows(const PairOperand<scalar_t>& 
   }
 }
 
-// Blocks for a and for b take turns, so that both are read at once, and from the end on: what the
-// amax kernel has read last is still in L2 (2 us at n = 4096).
+// Of part `block` of a.
+template <typename scalar_t>
+__device__ __forceinline__ void find_amax(const PairOperand<scalar_t>& a, int block) {
+  constexpr int64_t kElements = kPairAmaxRows * kPairRowElements;
+  const int64_t first = block * kElements, left = a.shape.K - first;
+  const Fp4Rows part{1, left < kElements ? left : kElements, 0};
+  const float largest =
+      rows_largest<true, 2 * kPairChunks>(a.x + first, part, 0, 1, threadIdx.x, kFp4Threads);
+  const uint32_t bits = block_largest(largest, threadIdx.x, kFp4Threads);
+  wait_for_previous_kernel();
+  if (threadIdx.x == 0) raise_amax(a.amax, bits);
+}
+
+// b, and what of a can be done at the same time: all in MXFP4, its amax in NVFP4. Blocks for either
+// take turns. Both are quantized from their end on: what the amax kernel has read last is still in
+// L2, and so is, for the product, what it begins with.
 template <Fp4Format kFormat, bool kColumnsOfB, typename scalar_t>
 __global__ void __launch_bounds__(kFp4Threads, pair_blocks_of_sm(kFormat))
     pair_quantize_kernel(const __grid_constant__ PairArguments<scalar_t> args) {
-  wait_for_previous_kernel();
+  constexpr bool kTwoLevel = kFormat == Fp4Format::nvfp4;
   let_next_kernel_start();
-  const int64_t blocks = gridDim.x, i = blocks - 1 - blockIdx.x;
-  const auto of_a_before = [&](int64_t n) { return static_cast<int>(n * args.a.blocks / blocks); };
+  const int64_t blocks = gridDim.x, a_blocks = blocks - args.b.blocks;
+  const int64_t i = blocks - 1 - blockIdx.x;
+  const auto of_a_before = [&](int64_t n) { return static_cast<int>(n * a_blocks / blocks); };
   const bool of_a = of_a_before(i + 1) > of_a_before(i);
   const int block = of_a ? of_a_before(i) : static_cast<int>(i) - of_a_before(i);
+  if (of_a && kTwoLevel) return find_amax(args.a, static_cast<int>(a_blocks) - 1 - block);
+  wait_for_previous_kernel();
   Nvfp4TensorScale tensor;
-  if constexpr (kFormat == Fp4Format::nvfp4) {
-    const uint32_t* const parts = args.parts + (of_a ? 0 : kPairAmaxBlocks);
+  if constexpr (kTwoLevel) {
     uint32_t bits = 0;
-    for (int p = threadIdx.x % 32; p < kPairAmaxBlocks; p += 32) bits = max(bits, parts[p]);
-    const float largest = __uint_as_float(__reduce_max_sync(~0u, bits));
-    if (block == 0 && threadIdx.x == 0) *(of_a ? args.a.amax : args.b.amax) = largest;
-    tensor = nvfp4_tensor_scale(largest);
+    for (int p = threadIdx.x % 32; p < kPairAmaxBlocks; p += 32) bits = max(bits, args.parts[p]);
+    bits = __reduce_max_sync(~0u, bits);
+    if (block == 0 && threadIdx.x == 0) *args.b.amax = bits;
+    tensor = nvfp4_tensor_scale(__uint_as_float(bits));
   }
   if (of_a) {
     quantize_pair_rows<kFormat, true>(args.a, tensor, block, args.a_wide);
@@ -150,6 +168,17 @@ __global__ void __launch_bounds__(kFp4Threads, pair_blocks_of_sm(kFormat))
   } else {
     quantize_pair_rows<kFormat, false>(args.b, tensor, block, nullptr);
   }
+}
+
+// a in NVFP4, from its end on, too.
+template <typename scalar_t>
+__global__ void __launch_bounds__(kFp4Threads, pair_blocks_of_sm(Fp4Format::nvfp4))
+    pair_quantize_a_kernel(const __grid_constant__ PairArguments<scalar_t> args) {
+  let_next_kernel_start();
+  wait_for_previous_kernel();
+  const Nvfp4TensorScale tensor = nvfp4_tensor_scale(__uint_as_float(*args.a.amax));
+  quantize_pair_rows<Fp4Format::nvfp4, true>(
+      args.a, tensor, static_cast<int>(gridDim.x - 1 - blockIdx.x), args.a_wide);
 }
 
 }  // namespace my_ops
