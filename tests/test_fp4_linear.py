@@ -131,6 +131,68 @@ def test_scales_that_16_bits_do_not_hold(device, dtype, M, scale):
     assert_linear(y, x.double(), values(q))
 
 
+# Rows of x by the kernel that they choose; some K and N are not whole steps and tiles of it.
+MISFIT_SIZES = [
+    (2, 2304, 1032),
+    (7, 2304, 1032),
+    (12, 2304, 1032),
+    (14, 2064, 1027),
+    (40, 2304, 1032),
+    (70, 1040, 2053),
+    (130, 2304, 2056),
+    (200, 4224, 1032),
+    (300, 576, 8200),
+]
+
+
+def with_scales(q, rows, blocks, bytes):
+    scale = q.scale_bytes.clone()
+    scale[rows, blocks] = bytes
+    return my_ops.FP4Tensor(q.packed, scale, None, "mxfp4", q.shape[1], torch.float32)
+
+
+@pytest.mark.parametrize("which", ["one block", "a block of every 16 rows", "all blocks"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("M", "K", "N"), MISFIT_SIZES)
+def test_rows_with_scales_that_16_bits_do_not_hold(device, dtype, M, K, N, which):
+    """Their sums are as exact as others, and others are as they are without them."""
+    plain = my_ops.fp4_quantize(torch.randn(N, K, device=device), "mxfp4")
+    x = torch.randn(M, K, device=device, dtype=dtype) / 64
+    blocks = plain.scale_bytes.shape[1]
+    if which == "one block":
+        rows, block = torch.tensor([N - 3]), torch.tensor([0])
+    elif which == "a block of every 16 rows":
+        strips = torch.arange(N // 16)
+        rows, block = strips * 16 + strips % 16, strips * 5 % blocks
+    else:
+        rows, block = torch.arange(N).repeat_interleave(blocks), torch.arange(blocks).repeat(N)
+    rows, block = rows.to(device), block.to(device)
+    misfits = torch.tensor([134, 140] if dtype == torch.bfloat16 else [100, 108, 134, 138])
+    q = with_scales(plain, rows, block, misfits.to(device, torch.uint8)[rows % len(misfits)])
+    y = my_ops.fp4_linear(x, q)
+    assert_linear(y, x.double(), values(q))
+    others = torch.ones(N, dtype=torch.bool, device=device).index_fill(0, rows, False)
+    if M > 8:  # with fewer rows of x, whole steps of 16 rows are multiplied in another way
+        assert torch.equal(y[:, others], my_ops.fp4_linear(x, plain)[:, others])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("byte", [100, 138])
+@pytest.mark.parametrize(("M", "K", "N"), MISFIT_SIZES)
+def test_infinity_under_a_scale_that_16_bits_do_not_hold(device, dtype, byte, M, K, N):
+    """It makes sums infinite, or NaN where a code is zero, in its row of x alone."""
+    q = my_ops.fp4_quantize(torch.randn(N, K, device=device) + 8, "mxfp4")
+    q.packed[20, :16] = 0x00
+    q = with_scales(q, torch.tensor([3, 20, N - 1]), 0, byte)
+    x = torch.randn(M, K, device=device, dtype=dtype) / 64
+    x[0, 5] = float("inf")
+    y = my_ops.fp4_linear(x, q)
+    assert_linear(y[1:], x[1:].double(), values(q))
+    infinite = values(q)[:, 5] > 0
+    assert (y[0, infinite] == float("inf")).all()
+    assert y[0, ~infinite].isnan().all()
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_extremes_of_x(device, dtype):
     """The largest and the smallest numbers of a dtype, and Inf and NaN in their own rows alone."""

@@ -169,6 +169,17 @@ def test_largest_scales_of_mxfp4(device):
         assert torch.equal(y.cpu(), magnitudes)
 
 
+@pytest.mark.parametrize("M", [20, 100, 200, 700])
+def test_scales_that_16_bits_do_not_hold(device, M):
+    """Of b, with an a in FP4: in some rows alone, in every part of K."""
+    N, K = 1032, 2304
+    a = my_ops.fp4_quantize(torch.randn(M, K, device=device), "mxfp4")
+    b = my_ops.fp4_quantize(torch.randn(N, K, device=device), "mxfp4")
+    rows = torch.arange(0, N, 7, device=device)
+    b.scale_bytes[rows, rows * 5 % (K // 32)] = (134 + rows % 60).to(torch.uint8)
+    assert_product(my_ops.fp4_matmul(a, b.t(), "mxfp4"), values(a), values(b).t())
+
+
 @pytest.mark.parametrize(("format", "byte"), [("nvfp4", 0x7F), ("nvfp4", 0xFF), ("mxfp4", 0xFF)])
 def test_scale_that_is_not_a_number(device, format, byte):
     identity = identity_matrix(format, device)

@@ -1,7 +1,7 @@
 // Which E8M0 scales the fused kernel's float16 operands cannot hold. Device only, needs no torch.
 #pragma once
 
-#include "fp4_matmul/fp4_fragment.cuh"
+#include "fp4_matmul/fp4_e8m0.cuh"
 #include "fp4_matmul/fp4_misfits.cuh"
 
 namespace my_ops {
@@ -13,7 +13,7 @@ static __global__ void __launch_bounds__(kMisfitThreads)
   bool found = false;
   for (int64_t i = blockIdx.x * int64_t{kMisfitThreads} + threadIdx.x; i < count;
        i += kMisfitBlocks * kMisfitThreads) {
-    if (e8m0_fits(__half{}, scales[i])) continue;
+    if (e8m0_fits<__half>(scales[i])) continue;
     const uint4 words = reinterpret_cast<const uint4*>(codes)[i];
     found |= ((words.x | words.y | words.z | words.w) & 0x77777777u) != 0 || scales[i] == kE8M0NaN;
   }

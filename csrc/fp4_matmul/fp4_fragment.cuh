@@ -7,8 +7,8 @@
 // times a power of two that the float32 sum gives back:
 //   float16   the magnitude bits on the border of exponent and fraction mean 2^-14 of the code; an
 //             E4M3 scale on top needs no more than float16's last subnormal bit, 2^-24
-//   bfloat16  there they mean 2^-126, and the scale brings 2^119 (E4M3) or 2^126 (E8M0) with it
-// E8M0 reaches beyond 16 bits on either side: e8m0_fits says where the one multiplication is exact.
+//   bfloat16  there they mean 2^-126, and the scale brings 2^119 (E4M3) or 2^121 (E8M0) with it
+// E8M0 reaches beyond 16 bits: see fp4_e8m0.cuh.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -83,7 +83,7 @@ struct FragmentScale {
 template <typename scalar_t, Fp4Format kFormat>
 __device__ __forceinline__ FragmentScale fragment_scale(const float* amax) {
   constexpr bool kHalf = std::is_same_v<scalar_t, __half>;
-  if constexpr (kFormat == Fp4Format::mxfp4) return {1.0f, kHalf ? 0x1p5f : 1.0f};
+  if constexpr (kFormat == Fp4Format::mxfp4) return {1.0f, 0x1p5f};
   const float global = amax == nullptr ? 1.0f : nvfp4_tensor_scale(*amax).global;
   if constexpr (kHalf) return {1.0f, global * 0x1p14f};
   const int exponent = static_cast<int>(float_bits(global) >> 23) - 127;
@@ -117,49 +117,12 @@ __device__ __forceinline__ uint32_t nvfp4_scales(uint32_t bytes, float factor) {
   return pack_pair(__nv_bfloat16{}, scales.x * factor, scales.y * factor);
 }
 
-// E8M0: float16 takes 2^9 times the scale.
-__device__ __forceinline__ bool e8m0_fits(__half, uint32_t byte) { return byte - 109u <= 24u; }
-__device__ __forceinline__ bool e8m0_fits(__nv_bfloat16, uint32_t byte) { return byte <= 128u; }
-__device__ __forceinline__ uint32_t e8m0_pair(__half, uint32_t byte) {
-  return (byte - 103u) * 0x04000400u;
-}
-__device__ __forceinline__ uint32_t e8m0_pair(__nv_bfloat16, uint32_t byte) {
-  return (byte + 126u) * 0x00800080u;
-}
-
-// What float16 takes for a scale that it does not hold, where that is not looked at.
-__device__ __forceinline__ uint32_t e8m0_nearest_fit(uint32_t byte) {
-  return min(max(byte, 109u), 133u);
-}
-
-// Whether a scale that matters does not fit. Blocks of zeros, whose `codes` have no bit of a
-// magnitude, may have any but NaN.
-__device__ __forceinline__ bool is_misfit(uint32_t codes, uint32_t byte) {
-  return !e8m0_fits(__half{}, byte) && ((codes & 0x77777777u) != 0 || byte == kE8M0NaN);
-}
-
-// The scale itself, which bfloat16 always holds.
-__device__ __forceinline__ uint32_t e8m0_bf16_pair(uint32_t byte) {
-  return (byte == 0 ? 0x0040u : (byte == kE8M0NaN ? 0x7FC0u : byte << 7)) * 0x00010001u;
-}
-
 // Eight codes times their scale.
 template <typename scalar_t>
 __device__ __forceinline__ void decode(uint32_t codes, uint32_t scale, uint32_t (&pairs)[4]) {
   code_pairs(scalar_t{}, codes, pairs);
 #pragma unroll
   for (int i = 0; i < 4; ++i) pairs[i] = multiply_pairs(scalar_t{}, pairs[i], scale);
-}
-
-// The same for any E8M0 scale: in bfloat16, by two multiplications.
-__device__ __forceinline__ void decode_wide(uint32_t codes, uint32_t byte, uint32_t (&pairs)[4]) {
-  constexpr uint32_t kBias = 0x7E807E80u;  // 2^126
-  code_pairs(__nv_bfloat16{}, codes, pairs);
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    pairs[i] = multiply_pairs(__nv_bfloat16{}, multiply_pairs(__nv_bfloat16{}, pairs[i], kBias),
-                              e8m0_bf16_pair(byte));
-  }
 }
 
 // A pair of float16 as the exact sum of two pairs of bfloat16.

@@ -9,11 +9,8 @@ namespace my_ops {
 
 // y = x * b + bias for a dense x of 16 bits, or for an FP4 x. False where that was not done: the
 // product is small, its layout is another, or the device has no wgmma.
-//
-// `misfits`, where it comes back defined, are int32 flags on the device; where one is not zero, b
-// has scales that float16 cannot hold, and what y holds is not the product.
 bool fp4_fused_dense(const TensorView& x, const Fp4FactorView& b, const TensorView& bias,
-                     const TensorView& y, OwnedTensor& misfits);
+                     const TensorView& y);
 //
 // `write(rows)`, where it is given, launches what writes x and b, and x in 16 bits to `rows`.
 // False, with nothing launched, also where x does not come in that way.

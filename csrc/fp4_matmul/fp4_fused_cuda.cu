@@ -97,6 +97,7 @@ FusedArguments fused_arguments(const Fp4FactorView& b, const ProductOutput& out)
 
 // Has the copy engine read x, its elements in their own order.
 bool map_x(FusedArguments& args, const void* x, int64_t row_stride, const FusedPlan& plan) {
+  args.x = {static_cast<const uint16_t*>(x), row_stride, 1, true};
   return encode_tensor_map(args.x_map, x, args.out.M, args.out.K, row_stride,
                            plan.tokens / plan.sharers);
 }
@@ -110,7 +111,7 @@ OwnedTensor empty_rows(const FusedArguments& args) {
 // the copy engine cannot be told how it lies.
 bool bring_dense(FusedArguments& args, OwnedTensor& memory, const TensorView& y,
                  const Fp4FactorView& b, const FusedPlan& plan) {
-  const DenseRows& x = args.x;
+  const DenseRows x = args.x;
   const int64_t K = args.out.K;
   if (fused_takes_rows(plan.tokens) && x.vectors) return true;
   if (!plan.takes_map) {
@@ -159,7 +160,7 @@ bool launch_packed(FusedArguments args, const Fp4FactorView& x, const TensorView
 }  // namespace
 
 bool fp4_fused_dense(const TensorView& x, const Fp4FactorView& b, const TensorView& bias,
-                     const TensorView& y, OwnedTensor& misfits) {
+                     const TensorView& y) {
   const FusedPlan plan = plan_for(b, y);
   if (plan.tokens == 0 || x.scalar_type() == ScalarType::Float) return false;
   const auto* const data = x.const_data_ptr<uint16_t>();
@@ -169,11 +170,6 @@ bool fp4_fused_dense(const TensorView& x, const Fp4FactorView& b, const TensorVi
   OwnedTensor memory;
   if (!bring_dense(args, memory, y, b, plan)) return false;
   const bool half = x.scalar_type() == ScalarType::Half, nvfp4 = b.format == Fp4Format::nvfp4;
-  if (half && !nvfp4) {
-    args.misfits.count = plan.blocks * fused_warps(plan.tokens);
-    misfits = OwnedTensor::empty(args.misfits.count, ScalarType::Int);
-    args.misfits.flags = misfits.data_ptr<int>();
-  }
   if (half) {
     nvfp4 ? launch_fused<__half, Fp4Format::nvfp4>(args, plan)
           : launch_fused<__half, Fp4Format::mxfp4>(args, plan);

@@ -84,10 +84,11 @@ void fp4_matmul_packed_cuda(const Fp4FactorView& a, const Fp4FactorView& b, cons
 
 void fp4_matmul_dense_cuda(const TensorView& x, const Fp4FactorView& b, const TensorView& bias,
                            const TensorView& y) {
-  if (fp4_stream(x, b, bias, y) || fp4_outer(x, b, bias, y)) return;
+  if (fp4_stream(x, b, bias, y) || fp4_outer(x, b, bias, y) || fp4_fused_dense(x, b, bias, y)) {
+    return;
+  }
   OwnedTensor misfits;
-  const bool done = fp4_fused_dense(x, b, bias, y, misfits) || fp4_wide(x, b, bias, y, misfits);
-  if (done && !misfits.defined()) return;
+  if (fp4_wide(x, b, bias, y, misfits) && !misfits.defined()) return;
   const Misfits only_if_any{misfits.data_ptr<int>(),
                             misfits.defined() ? static_cast<int>(misfits.view().numel()) : 0};
   with_major(x.stride(1) == 1, [&](auto major_x) {

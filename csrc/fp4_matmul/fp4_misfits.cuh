@@ -6,8 +6,7 @@ namespace my_ops {
 // Of find_misfits_kernel, which writes a flag a block.
 constexpr int kMisfitBlocks = 128, kMisfitThreads = 256;
 
-// Int32 flags of E8M0 scales that float16 operands cannot hold: one of each block of
-// find_misfits_kernel, or of each warp of the fused kernel.
+// Int32 flags of E8M0 scales that float16 operands cannot hold.
 struct Misfits {
   int* flags = nullptr;
   int count = 0;

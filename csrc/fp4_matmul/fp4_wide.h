@@ -9,7 +9,8 @@ namespace my_ops {
 // y = x * b + bias for a dense x of 16 bits. False where that was not done: the product is small,
 // b is stored along the other dimension, x or b is not aligned, or the device has no wgmma.
 //
-// `misfits` as in fp4_fused.h.
+// `misfits`, where it comes back defined, are int32 flags on the device; where one is not zero, b
+// has scales that float16 cannot hold, and what y holds is not the product.
 bool fp4_wide(const TensorView& x, const Fp4FactorView& b, const TensorView& bias,
               const TensorView& y, OwnedTensor& misfits);
 

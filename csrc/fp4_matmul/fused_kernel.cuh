@@ -11,6 +11,7 @@
 #include "common/overlap.cuh"
 #include "common/sm90_mbarrier.cuh"
 #include "common/sm90_warpgroup.cuh"
+#include "fp4_matmul/fused_missing.cuh"
 #include "fp4_matmul/fused_multiply.cuh"
 #include "fp4_matmul/fused_output.cuh"
 #include "fp4_matmul/fused_produce.cuh"
@@ -49,7 +50,6 @@ __device__ __forceinline__ void consume(const FusedArguments& args, uint8_t* sha
   const int group = warp / Tile::kRowWarps;
 
   int first_position = 0;
-  bool misfits = false;
   for (int number = works.first; number < works.end; number += works.stride) {
     const FusedWork work = works.template at<Tile>(number);
     const int steps = work.steps();
@@ -57,12 +57,16 @@ __device__ __forceinline__ void consume(const FusedArguments& args, uint8_t* sha
     float sums[Tile::kAccumulators];
 #pragma unroll
     for (int i = 0; i < Tile::kAccumulators; ++i) sums[i] = 0.0f;
+    bool fit;
     if (Tile::kDepthGroups == 1 || group == 0) {
-      misfits |=
+      fit =
           multiply<Tile, 0>(sums, ring, base, barriers, first_position, steps, weight.scale_factor);
     } else {
-      misfits |=
+      fit =
           multiply<Tile, 1>(sums, ring, base, barriers, first_position, steps, weight.scale_factor);
+    }
+    if (Tile::kFormat == Fp4Format::mxfp4 && !__all_sync(~0u, fit)) {
+      add_missing<Tile>(sums, args, work, warp_row<Tile>(args, work, warp), group);
     }
     first_position += steps;
     const StripWriter writer(args.out, scale, warp_row<Tile>(args, work, warp));
@@ -92,12 +96,7 @@ __device__ __forceinline__ void consume(const FusedArguments& args, uint8_t* sha
       sync_roles<Tile>(work.split);
     }
   }
-  if (args.misfits.flags != nullptr) {
-    const bool any = __any_sync(~0u, misfits);
-    if (threadIdx.x % 32 == 0) {
-      args.misfits.flags[blockIdx.x * (Tile::kConsumers / 32) + warp] = any;
-    }
-  }
+  asm volatile("" ::"r"(warp));  // kept in a register: else tiles of 32 ragged rows spill some
 }
 
 template <typename Tile>

@@ -23,7 +23,8 @@ __device__ __forceinline__ bool multiply(float (&sums)[Tile::kAccumulators], Wei
   uint32_t fragments[kBuffers][2 * kWords][4];  // buffer, instruction
   StageCursor<Tile> cursor((first_position + kDepthGroup) * kStagesOfStep);
   int held = -1;  // the stage before
-  std::conditional_t<Tile::kTakesMap, NaturalHalfStep<Tile>, HalfStep<Tile>> words(scale_factor);
+  using Words = std::conditional_t<Tile::kTakesMap, NaturalHalfStep<Tile>, HalfStep<Tile>>;
+  Words words(scale_factor);
   uint32_t slot = 0;
   SlotRearranger rearranger;
   uint32_t next_slot = 0;
@@ -98,7 +99,7 @@ __device__ __forceinline__ bool multiply(float (&sums)[Tile::kAccumulators], Wei
   sm90::wgmma_wait<0>();
   sm90::wgmma_pin(sums);
   if (held >= 0) barriers.release(held);
-  return words.misfits;
+  return !Words::kMx || words.fitting.all_fit();
 }
 
 }  // namespace my_ops

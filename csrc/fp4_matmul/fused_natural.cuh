@@ -73,11 +73,8 @@ struct NaturalHalfStep {
   // NVFP4: two of the eight scales of either row, the other lanes of the quad have the others.
   // MXFP4: the bytes of all four.
   uint32_t low_scales, high_scales;
-  // NVFP4: both scales of each word.
-  // MXFP4: two words' scales each, for where one multiplication is enough for those of the warp.
-  uint32_t low_pairs[kMx ? 2 : 4], high_pairs[kMx ? 2 : 4];
-  bool plain = true;
-  bool misfits = false;
+  uint32_t low_pairs[4], high_pairs[4];  // NVFP4: both scales of each word
+  FittingScales<scalar_t> fitting;
 
   __device__ __forceinline__ explicit NaturalHalfStep(float factor) : factor(factor) {}
 
@@ -106,22 +103,7 @@ struct NaturalHalfStep {
         low_pairs[w] = __shfl_sync(~0u, of_low, w, 4);
         high_pairs[w] = __shfl_sync(~0u, of_high, w, 4);
       }
-    } else {
-      const bool mine = kHalf ? (low_scales & 0xF0F0F0F0u) == 0x70707070u &&  // 2^-15 to 1
-                                    (high_scales & 0xF0F0F0F0u) == 0x70707070u
-                              : ((low_scales | high_scales) & 0x80808080u) == 0;  // up to 1
-      plain = __all_sync(~0u, mine);
-      plain_pairs(low_scales, low_pairs);
-      plain_pairs(high_scales, high_pairs);
     }
-  }
-
-  // e8m0_pair of four bytes, two in a pair.
-  __device__ __forceinline__ static void plain_pairs(uint32_t bytes, uint32_t (&pairs)[2]) {
-    constexpr uint32_t kUnit = kHalf ? 1 << 10 : 1 << 7;
-    constexpr uint32_t kOffset = (kHalf ? 0u - 103u : 126u) * kUnit * 0x00010001u;
-    pairs[0] = __byte_perm(bytes, 0, 0x4140) * kUnit + kOffset;
-    pairs[1] = __byte_perm(bytes, 0, 0x4342) * kUnit + kOffset;
   }
 
   __device__ __forceinline__ static void decode_nvfp4(uint32_t codes, uint32_t scales,
@@ -141,22 +123,11 @@ struct NaturalHalfStep {
       decode_nvfp4(first, low_pairs[w], a);
       decode_nvfp4(second, high_pairs[w], b);
     } else {
-      const uint32_t a_byte = __byte_perm(low_scales, 0, 0x4440 + w);
-      const uint32_t b_byte = __byte_perm(high_scales, 0, 0x4440 + w);
-      if (plain) {
-        const auto scale = [w](const uint32_t(&pairs)[2]) {
-          return w % 2 == 0 ? low_half_twice(pairs[w / 2]) : high_half_twice(pairs[w / 2]);
-        };
-        decode<scalar_t>(first, scale(low_pairs), a);
-        decode<scalar_t>(second, scale(high_pairs), b);
-      } else if constexpr (kHalf) {
-        misfits |= is_misfit(first, a_byte) || is_misfit(second, b_byte);
-        decode<__half>(first, e8m0_pair(__half{}, e8m0_nearest_fit(a_byte)), a);
-        decode<__half>(second, e8m0_pair(__half{}, e8m0_nearest_fit(b_byte)), b);
-      } else {
-        decode_wide(first, a_byte, a);
-        decode_wide(second, b_byte, b);
-      }
+      const auto scale = [&](uint32_t codes, uint32_t bytes) {
+        return fitting.pair(codes, __byte_perm(bytes, 0, 0x4440 + w));
+      };
+      decode<scalar_t>(first, scale(first, low_scales), a);
+      decode<scalar_t>(second, scale(second, high_scales), b);
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {

@@ -6,6 +6,7 @@
 
 #include "common/sm90_cluster.cuh"
 #include "common/sm90_mbarrier.cuh"
+#include "fp4_matmul/fp4_e8m0.cuh"
 #include "fp4_matmul/fused_tile.cuh"
 
 namespace my_ops {
@@ -97,8 +98,7 @@ struct HalfStep {
   uint4 low, high;                       // the words of either row
   uint32_t low_byte = 0, high_byte = 0;  // of scales
   uint32_t low_scale[2], high_scale[2];  // pairs for words 0-1 and 2-3
-  bool fits = true;                      // bfloat16: all scales of the warp
-  bool misfits = false;                  // float16: a scale of this lane that matters does not fit
+  FittingScales<scalar_t> fitting;
 
   __device__ __forceinline__ explicit HalfStep(float factor) : factor(factor) {}
 
@@ -121,16 +121,8 @@ struct HalfStep {
       nvfp4_scale_pairs<scalar_t>(low_byte, factor, low_scale);
       nvfp4_scale_pairs<scalar_t>(high_byte, factor, high_scale);
     } else {
-      if constexpr (kHalf) {
-        misfits |= is_misfit(low.x | low.y | low.z | low.w, low_byte) ||
-                   is_misfit(high.x | high.y | high.z | high.w, high_byte);
-        low_byte = e8m0_nearest_fit(low_byte);
-        high_byte = e8m0_nearest_fit(high_byte);
-      } else {
-        fits = __all_sync(~0u, e8m0_fits(scalar_t{}, low_byte) && e8m0_fits(scalar_t{}, high_byte));
-      }
-      low_scale[0] = low_scale[1] = e8m0_pair(scalar_t{}, low_byte);
-      high_scale[0] = high_scale[1] = e8m0_pair(scalar_t{}, high_byte);
+      low_scale[0] = low_scale[1] = fitting.pair(low.x | low.y | low.z | low.w, low_byte);
+      high_scale[0] = high_scale[1] = fitting.pair(high.x | high.y | high.z | high.w, high_byte);
     }
   }
 
@@ -141,13 +133,8 @@ struct HalfStep {
     // Not before this point, or the tensor cores idle while all words are decoded at once.
     asm volatile("" : "+r"(first), "+r"(second));
     uint32_t a[4], b[4];
-    if (!kMx || kHalf || fits) {
-      decode<scalar_t>(first, low_scale[w / 2], a);
-      decode<scalar_t>(second, high_scale[w / 2], b);
-    } else {
-      decode_wide(first, low_byte, a);
-      decode_wide(second, high_byte, b);
-    }
+    decode<scalar_t>(first, low_scale[w / 2], a);
+    decode<scalar_t>(second, high_scale[w / 2], b);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       fragments[i / 2][i % 2 * 2] = a[i];

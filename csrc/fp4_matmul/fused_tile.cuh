@@ -17,12 +17,11 @@ struct FusedArguments {
   const uint8_t* scales;  // [N, ceil(K / block)], of 4 bytes; ragged: the first row
   bool scale_vectors;     // those of a step start at multiples of their size
   const float* amax;      // null: no global scale
-  DenseRows x;            // [M, K], where x comes from its rows
-  CUtensorMap x_map;      // the same in boxes of 64 columns, where it comes by the copy engine
+  DenseRows x;            // [M, K], where x comes from its rows or by the copy engine
+  CUtensorMap x_map;      // the same in boxes of 64 columns, for the copy engine
   const uint8_t* image;   // x, see x_image.cuh; null: x comes in one of these ways
   const float* x_amax;    // the global scale of an x that was FP4; null: none
   bool x_is_nvfp4;
-  Misfits misfits;    // flags to write, where they are not null
   ProductOutput out;  // [M, N]
   bool pairs;         // results can be stored as aligned pairs of 16 bits (store_strips)
   bool vectors;       // they can be as aligned vectors of 16 bytes (store_all)

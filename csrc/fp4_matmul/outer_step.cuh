@@ -4,7 +4,7 @@
 
 #include <type_traits>
 
-#include "fp4_matmul/fp4_fragment.cuh"
+#include "fp4_matmul/fp4_e8m0.cuh"
 #include "fp4_matmul/outer_plan.h"
 #include "fp4_matmul/product_output.cuh"
 #include "fp4_matmul/tensor_core.cuh"
@@ -92,7 +92,7 @@ struct OuterStep {
   __device__ static __forceinline__ void decode_rows(uint32_t codes, uint32_t scale,
                                                      uint32_t (&pairs)[4]) {
     if constexpr (kMx) {
-      constexpr uint32_t kBias = 0x7E807E80u;  // 2^126
+      constexpr uint32_t kBias = 0x7C007C00u;  // 2^121
       code_pairs(scalar_t{}, codes, pairs);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {

@@ -12,6 +12,7 @@
 
 #include "common/overlap.cuh"
 #include "common/sm90_cluster.cuh"
+#include "fp4_matmul/missing_blocks.cuh"
 #include "fp4_matmul/panel_copies.cuh"
 #include "fp4_matmul/stream_step.cuh"
 
@@ -31,6 +32,26 @@ __device__ __forceinline__ void store_panel(const StreamArguments& args, const f
     const int64_t n = first_row + row;
     store_element(args.out, m, n, sum * factor + load_bias(args.out, n));
   }
+}
+
+// Adds what a warp's sums of a tile lack: element(group, i) is one of this lane's.
+template <typename Tile, typename Element>
+__device__ __forceinline__ void add_missing(const StreamArguments& args, int first_n, int warp,
+                                            const Element& element) {
+  static_assert(kStreamDepth == BlockRows::kStep);
+  const int K = static_cast<int>(args.out.K), M = static_cast<int>(args.out.M);
+  const BlockRows rows(args.codes, args.scales, first_n, K, warp * kStreamDepth, K,
+                       Tile::kWarps * kStreamDepth);
+  float sums[4 * Tile::kGroups];
+#pragma unroll
+  for (int i = 0; i < 4 * Tile::kGroups; ++i) sums[i] = element(i / 4, i % 4);
+  add_missing_blocks<typename Tile::scalar_t, Tile::kGroups>(sums, rows, [&](int group, int k) {
+    const int row = min(8 * group + static_cast<int>(threadIdx.x) % 32 / 4, M - 1);
+    const auto* const from = static_cast<const uint16_t*>(args.x) + row * args.x_stride + k;
+    return pair_order(k < K ? *reinterpret_cast<const uint4*>(from) : uint4{});
+  });
+#pragma unroll
+  for (int i = 0; i < 4 * Tile::kGroups; ++i) element(i / 4, i % 4) = sums[i];
 }
 
 template <typename Tile>
@@ -59,6 +80,7 @@ __global__ void MY_OPS_SM90_BLOCKS(Tile::kThreads) fp4_panel_kernel(const Stream
       args.amax == nullptr ? nullptr : &amax);
 
   typename Step::Sums sums[Tile::kTiles] = {};
+  FittingScales<typename Tile::scalar_t> fitting;
 #pragma unroll 1
   for (int step = warp; step < steps; step += Tile::kWarps) {
     const bool more = step + Tile::kWarps < steps;
@@ -77,7 +99,8 @@ __global__ void MY_OPS_SM90_BLOCKS(Tile::kThreads) fp4_panel_kernel(const Stream
       if (tile == 0 && more) copies.copy_x();
       if (more) copies.copy_tile(tile);
       copy_async_commit();
-      Step::multiply(sums[tile], codes, scales, x, scale.scale_factor);
+      Step::multiply_once(sums[tile], codes, scales, x, scale.scale_factor,
+                          [&](uint32_t codes, uint32_t byte) { return fitting.pair(codes, byte); });
     }
   }
 
@@ -85,16 +108,29 @@ __global__ void MY_OPS_SM90_BLOCKS(Tile::kThreads) fp4_panel_kernel(const Stream
   __syncthreads();  // sums take the place of everything else
   auto* const all = reinterpret_cast<float*>(shared);
   float* const mine = all + warp * Tile::kTokens * Tile::kPitch;
+  // Elements 0, kPitch, 8 and kPitch + 8 from there on are this lane's of a sum.
+  const auto place = [&](int tile, int group) {
+    return mine + (8 * group + lane % 4 * 2) * Tile::kPitch + tile * 16 + lane / 4;
+  };
 #pragma unroll
   for (int tile = 0; tile < Tile::kTiles; ++tile) {
 #pragma unroll
     for (int group = 0; group < Tile::kGroups; ++group) {
       const float4 sum = Step::total(sums[tile][group]);
-      float* const at = mine + (8 * group + lane % 4 * 2) * Tile::kPitch + tile * 16 + lane / 4;
+      float* const at = place(tile, group);
       at[0] = sum.x;
       at[Tile::kPitch] = sum.y;
       at[8] = sum.z;
       at[Tile::kPitch + 8] = sum.w;
+    }
+  }
+  if (Step::kMx && !__all_sync(~0u, fitting.all_fit())) {
+#pragma unroll 1
+    for (int tile = 0; tile < Tile::kTiles; ++tile) {
+      add_missing<Tile>(args, first_row + tile * kStreamRows, warp,
+                        [&](int group, int i) -> float& {
+                          return place(tile, group)[i % 2 * Tile::kPitch + i / 2 * 8];
+                        });
     }
   }
   __syncthreads();

@@ -30,7 +30,7 @@ struct StreamColumns {
 
   // Sums are what StreamStep::multiply gives after a multiplication by kBlockFactor before their
   // scale, as E8M0 scales reach down to where the products are, and by tile_factor at last.
-  static constexpr float kBlockFactor = !Step::kMx ? 1.0f : (Step::kHalf ? 0x1p9f : 0x1p26f);
+  static constexpr float kBlockFactor = !Step::kMx ? 1.0f : (Step::kHalf ? 0x1p9f : 0x1p21f);
   __device__ static __forceinline__ float tile_factor(float scale_factor) {
     return Step::kMx || Step::kHalf ? 1.0f : scale_factor * 0x1p-100f;
   }

@@ -3,6 +3,7 @@
 
 #include <type_traits>
 
+#include "fp4_matmul/fp4_e8m0.cuh"
 #include "fp4_matmul/stream_x.cuh"
 
 namespace my_ops {
@@ -66,8 +67,8 @@ struct StreamStep {
     }
     // Whether the factors of all codes of the warp fit 16 bits.
     __device__ __forceinline__ bool fit() const {
-      return __all_sync(~0u, e8m0_fits(scalar_t{}, low[0]) && e8m0_fits(scalar_t{}, low[1]) &&
-                                 e8m0_fits(scalar_t{}, high[0]) && e8m0_fits(scalar_t{}, high[1]));
+      return __all_sync(~0u, e8m0_fits<scalar_t>(low[0]) && e8m0_fits<scalar_t>(low[1]) &&
+                                 e8m0_fits<scalar_t>(high[0]) && e8m0_fits<scalar_t>(high[1]));
     }
   };
 
@@ -94,12 +95,23 @@ struct StreamStep {
         return;
       }
     }
+    multiply_once(sums, codes, scales, x, factor,
+                  [](uint32_t /*codes*/, uint32_t byte) { return e8m0_pair(scalar_t{}, byte); });
+  }
+
+  // The same by one multiplication of each pair, with what mx_pair makes of E8M0 scales.
+  template <typename MxPair>
+  __device__ static __forceinline__ void multiply_once(Sums& sums, const Codes& codes,
+                                                       const Scales& scales, const X& x,
+                                                       float factor, const MxPair& mx_pair) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       uint32_t low_pairs[2], high_pairs[2];
       if constexpr (kMx) {
-        low_pairs[0] = low_pairs[1] = e8m0_pair(scalar_t{}, scales.low[half]);
-        high_pairs[0] = high_pairs[1] = e8m0_pair(scalar_t{}, scales.high[half]);
+        const uint4 &low = codes.low[half], &high = codes.high[half];
+        low_pairs[0] = low_pairs[1] = mx_pair(low.x | low.y | low.z | low.w, scales.low[half]);
+        high_pairs[0] = high_pairs[1] =
+            mx_pair(high.x | high.y | high.z | high.w, scales.high[half]);
       } else {
         nvfp4_scale_pairs<scalar_t>(scales.low[half], factor, low_pairs);
         nvfp4_scale_pairs<scalar_t>(scales.high[half], factor, high_pairs);
@@ -159,7 +171,7 @@ struct StreamStep {
     for (int group = 0; group < Tile::kGroups; ++group) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        sums[group][0][e] += kHalf ? parts[group][e] * 0x1p-5f : parts[group][e];
+        sums[group][0][e] += parts[group][e] * 0x1p-5f;
       }
     }
   }

@@ -6,11 +6,13 @@
 
 namespace my_ops {
 
-// What turns sums of the widened factor's products into results.
+// What turns sums of the widened factor's products into results. bfloat16 holds MXFP4's values
+// themselves (widen_kernel.cuh).
 template <typename scalar_t>
 __device__ __forceinline__ float sum_factor(const WideArguments& args) {
-  return args.is_nvfp4 ? fragment_scale<scalar_t, Fp4Format::nvfp4>(args.amax).sum_factor
-                       : fragment_scale<scalar_t, Fp4Format::mxfp4>(args.amax).sum_factor;
+  if (args.is_nvfp4) return fragment_scale<scalar_t, Fp4Format::nvfp4>(args.amax).sum_factor;
+  if (std::is_same_v<scalar_t, __nv_bfloat16>) return 1.0f;
+  return fragment_scale<scalar_t, Fp4Format::mxfp4>(args.amax).sum_factor;
 }
 
 template <typename Tile, typename result_t, bool kAlongN>

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "common/overlap.cuh"
-#include "fp4_matmul/fp4_fragment.cuh"
+#include "fp4_matmul/fp4_e8m0.cuh"
 
 namespace my_ops {
 

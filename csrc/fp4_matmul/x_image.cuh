@@ -8,7 +8,7 @@
 #include "common/overlap.cuh"
 #include "common/sm90_wgmma.cuh"
 #include "fp4_matmul/dense_rows.cuh"
-#include "fp4_matmul/fp4_fragment.cuh"
+#include "fp4_matmul/fp4_e8m0.cuh"
 #include "fp4_matmul/quad.cuh"
 
 namespace my_ops {
