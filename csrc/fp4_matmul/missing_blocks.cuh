@@ -25,6 +25,9 @@ struct BlockRows {
   const uint8_t* scales;
   int K, first_k, end_k, stride_k;
   uint32_t code_bytes, scale_bytes;  // of a row
+  // Which of 32 blocks comes first. Warps that read the same part of x wait for each other: where
+  // all blocks are missing, 512 rows of x and 8192 x 8192, 3.6 ms, and 1.9 in turn.
+  int turn;
 
   __device__ __forceinline__ BlockRows(const uint8_t* codes, const uint8_t* scales, int64_t first_n,
                                        int64_t K, int first_k, int end_k, int stride_k)
@@ -35,7 +38,8 @@ struct BlockRows {
         end_k(min(end_k, static_cast<int>(K))),
         stride_k(stride_k),
         code_bytes(static_cast<uint32_t>(K) / 2),
-        scale_bytes((static_cast<uint32_t>(K) + 31) / 32) {}
+        scale_bytes((static_cast<uint32_t>(K) + 31) / 32),
+        turn(static_cast<int>(first_n / 16 % 32)) {}
 
   // The first element of block `number` of those in the steps.
   __device__ __forceinline__ int block_k(int number) const {
@@ -87,10 +91,11 @@ __device__ __forceinline__ void add_missing_blocks(float (&sums)[4 * kStrips],
       const int k = min(lane_k, rows.end_k - 1);
       wanted |= !e8m0_fits<scalar_t>(rows.scales[r * rows.scale_bytes + k / 32]);
     }
-    uint32_t left = __ballot_sync(~0u, wanted && lane_k < rows.end_k);
+    const uint32_t found = __ballot_sync(~0u, wanted && lane_k < rows.end_k);
+    uint32_t left = __funnelshift_r(found, found, rows.turn);
 #pragma unroll 1
     for (; left != 0; left &= left - 1) {
-      const int k = rows.block_k(first + __ffs(static_cast<int>(left)) - 1);
+      const int k = rows.block_k(first + (__ffs(static_cast<int>(left)) - 1 + rows.turn) % 32);
       const uint8_t* const bytes = rows.scales + (g * rows.scale_bytes + k / 32);
       const MissingScale low = missing(bytes[0]), high = missing(bytes[8 * rows.scale_bytes]);
       // A lane has a word of the block; past K it has zeros.
