@@ -75,21 +75,18 @@ inline int staged_slice_bytes(int slice_chunks) { return (slice_chunks + 1) * kC
 
 constexpr int kStagedMaxParts = 32;
 
-// Chunks that a thread loads ahead into registers, of the residual or of the weight, and registers
-// for them. With 4 and a weight of 16 bits five blocks of 256 threads share an SM: 95 % of the copy
-// rate at 262144 columns of bfloat16, against 90 % with 8 and four blocks. For float32 it is the
-// other way round, 87 % and 97 % at 65536 columns.
-template <typename x_t>
-constexpr int kStagedAhead = sizeof(x_t) == 2 ? 4 : 8;
-template <typename w_t>
-constexpr int kStagedRegisters = sizeof(w_t) == 2 ? 48 : 64;
+// Registers of a thread that loads `kAhead` chunks ahead, of the residual or of the weight. With 4
+// of 16 bits five blocks of 256 threads share an SM, with 8 four.
+template <typename x_t, typename w_t, int kAhead>
+constexpr int kStagedRegisters = sizeof(w_t) > 2                  ? 64
+                                 : sizeof(x_t) == 2 && kAhead > 4 ? 56
+                                                                  : 48;
 
-template <typename x_t, typename w_t, Access kAccess, bool kAdd>
-__global__ void __maxnreg__((kStagedRegisters<w_t>))
+template <typename x_t, typename w_t, Access kAccess, bool kAdd, int kAhead>
+__global__ void __maxnreg__((kStagedRegisters<x_t, w_t, kAhead>))
     rmsnorm_forward_staged_kernel(const ForwardArgs<x_t, w_t> args) {
 #if __CUDA_ARCH__ >= 900
   constexpr int N = kChunkElements<x_t>;
-  constexpr int kAhead = kStagedAhead<x_t>;
   using chunk_sum_t = typename Arithmetic<x_t>::chunk_sum_t;
   extern __shared__ __align__(128) unsigned char staged_bytes[];
   __shared__ MBarrier arrived[kStagedMaxParts];
