@@ -91,6 +91,11 @@ def rmsnorm():
         x, residual, weight = tensor(3, width), tensor(3, width), tensor(width)
         backward(my_ops.rmsnorm(x, weight))
         backward(*my_ops.add_rmsnorm(x, residual, weight))
+    for width in (32_768, 262_144):  # all of a 16-bit weight ahead
+        x, residual = (tensor(3, width, dtype=torch.bfloat16) for _ in "xr")
+        weight = tensor(width, dtype=torch.bfloat16)
+        backward(my_ops.rmsnorm(x, weight))
+        backward(*my_ops.add_rmsnorm(x, residual, weight))
     for width in NORM_LONG_ROWS:
         x, weight = tensor(2, width, dtype=torch.bfloat16), tensor(width)
         backward(my_ops.rmsnorm(x, weight))
