@@ -25,6 +25,19 @@ __device__ __forceinline__ uint32_t cluster_rank() {
   return rank;
 }
 
+// The place of this block's cluster in a grid of one dimension, and how many there are. A block
+// that was launched without one is its own.
+__device__ __forceinline__ int cluster_index() {
+  int index;
+  asm volatile("mov.u32 %0, %%clusterid.x;" : "=r"(index));
+  return index;
+}
+__device__ __forceinline__ int clusters() {
+  int count;
+  asm volatile("mov.u32 %0, %%nclusterid.x;" : "=r"(count));
+  return count;
+}
+
 __device__ __forceinline__ void sync_cluster() {
 #if __CUDA_ARCH__ >= 900
   asm volatile(

@@ -53,14 +53,17 @@ OwnedTensor empty_image(const TensorView& y, const Fp4FactorView& b, const Fused
 template <typename Tile>
 void launch_tile(FusedArguments args, const FusedPlan& plan) {
   const ProductOutput& out = args.out;
-  args.row_tiles = static_cast<int>(ceil_div(out.N, int64_t{kFusedRows}));
+  args.row_clusters = static_cast<int>(ceil_div(out.N, int64_t{kFusedRows} * plan.sharers));
   args.token_tiles = static_cast<int>(ceil_div(out.M, int64_t{Tile::kTokens}));
   args.splits = plan.splits;
   args.sharers = plan.sharers;
+  for (int part = 0; part <= plan.splits; ++part) {
+    args.part_begin[part] = static_cast<int>(int64_t{args.steps} * part / plan.splits);
+  }
   const bool dense = out.type != DenseType::float32 && out.col_stride == 1;
-  args.pairs = dense && out.N % 2 == 0 && starts_at_multiple_of(out.data, out.row_stride * 2, 4);
   args.vectors = dense && out.N % 8 == 0 && starts_at_multiple_of(out.data, out.row_stride * 2, 16);
   args.tail = plan.tail;
+  args.works = 2 * args.row_clusters * args.token_tiles - plan.tail;
   launch_with({static_cast<unsigned>(plan.splits * plan.sharers), true}, fp4_fused_kernel<Tile>,
               plan.blocks, Tile::kThreads, Tile::kSharedBytes, args);
 }
@@ -118,8 +121,8 @@ bool bring_dense(FusedArguments& args, OwnedTensor& memory, const TensorView& y,
     ImageLayout layout;
     memory = empty_image(y, b, plan, layout);
     args.image = layout.image;
-    launch_with({1, true}, dense_image_kernel, static_cast<unsigned>(layout.blocks()),
-                kImageThreads, 0, layout, x);
+    launch_with({1, true}, x.vectors ? dense_image_kernel<true> : dense_image_kernel<false>,
+                layout.blocks(), kImageThreads, 0, layout, x);
     return true;
   }
   if (x.vectors && x.row_stride >= K) return map_x(args, x.data, x.row_stride, plan);
@@ -150,8 +153,8 @@ bool launch_packed(FusedArguments args, const Fp4FactorView& x, const TensorView
     memory = empty_image(y, b, plan, layout);
     args.image = layout.image;
     const PackedRows rows{x.packed.const_data_ptr<uint8_t>(), x.scale.const_data_ptr<uint8_t>()};
-    launch_with({1, true}, packed_image_kernel<kFormat>, static_cast<unsigned>(layout.blocks()),
-                kImageThreads, 0, layout, rows);
+    launch_with({1, true}, packed_image_kernel<kFormat>, layout.blocks(), kImageThreads, 0, layout,
+                rows);
   }
   launch_fused<scalar_t, kFormat>(args, plan);
   return true;

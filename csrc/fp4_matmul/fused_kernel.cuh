@@ -19,36 +19,37 @@
 
 namespace my_ops {
 
-// The first of a warp's 16 rows of the weight in a tile. The last ones overlap those before where N
-// is not a multiple of 16; both write the same.
-template <typename Tile>
-__device__ __forceinline__ int warp_row(const FusedArguments& args, const FusedWork& work,
-                                        int warp) {
-  return min(work.row_tile * Tile::kRows + warp % Tile::kRowWarps * 16,
-             static_cast<int>(args.out.N) - 16);
-}
+// What the global scales of the weight and of x come from.
+struct Amaxes {
+  float weight = 0.0f, x = 0.0f;
+
+  __device__ __forceinline__ void load(const FusedArguments& args) {
+    if (args.amax != nullptr) weight = *args.amax;
+    if (args.x_amax != nullptr) x = *args.x_amax;
+  }
+};
 
 template <typename Tile>
-__device__ __forceinline__ void start_ring(const FusedArguments& args, WeightRing<Tile>& ring,
-                                           const FusedWork& work, int warp) {
-  const int group = warp / Tile::kRowWarps;
-  ring.aim(warp_row<Tile>(args, work, warp), work.first_step + group,
-           (work.steps() - group + Tile::kDepthGroups - 1) / Tile::kDepthGroups);
-#pragma unroll
-  for (int i = 0; i < Tile::kSlots - 1; ++i) ring.fetch();
-}
-
-template <typename Tile>
-__device__ __forceinline__ void consume(const FusedArguments& args, uint8_t* shared, uint32_t base,
+__device__ __forceinline__ void consume(const FusedArguments& args, uint32_t base,
                                         FusedBarriers<Tile> barriers, int warp,
-                                        WeightRing<Tile>& ring, const FusedWorks& works) {
+                                        WeightRing<Tile>& ring, const FusedWorks& works,
+                                        const Amaxes& amaxes) {
   using scalar_t = typename Tile::scalar_t;
-  const FragmentScale weight = fragment_scale<scalar_t, Tile::kFormat>(args.amax);
-  const float x_factor =
-      args.x_is_nvfp4 ? fragment_scale<__half, Fp4Format::nvfp4>(args.x_amax).sum_factor : 1.0f;
+  // Two calls each: a pointer that may be null would have the numbers lie in memory.
+  const FragmentScale weight = args.amax == nullptr
+                                   ? fragment_scale<scalar_t, Tile::kFormat>(nullptr)
+                                   : fragment_scale<scalar_t, Tile::kFormat>(&amaxes.weight);
+  float x_factor = 1.0f;
+  if (args.x_is_nvfp4) {
+    const FragmentScale of_x = args.x_amax == nullptr
+                                   ? fragment_scale<__half, Fp4Format::nvfp4>(nullptr)
+                                   : fragment_scale<__half, Fp4Format::nvfp4>(&amaxes.x);
+    x_factor = of_x.sum_factor;
+  }
   const ResultScale scale = result_scale(weight.sum_factor, x_factor);
   const int group = warp / Tile::kRowWarps;
 
+  wait_for_previous_kernel();
   int first_position = 0;
   for (int number = works.first; number < works.end; number += works.stride) {
     const FusedWork work = works.template at<Tile>(number);
@@ -69,31 +70,34 @@ __device__ __forceinline__ void consume(const FusedArguments& args, uint8_t* sha
       add_missing<Tile>(sums, args, work, warp_row<Tile>(args, work, warp), group);
     }
     first_position += steps;
-    const StripWriter writer(args.out, scale, warp_row<Tile>(args, work, warp));
-    if (number + works.stride < works.end)
-      start_ring(args, ring, works.template at<Tile>(number + works.stride), warp);
-
-    const int64_t first_token = int64_t{work.token_tile} * Tile::kTokens;
-    const bool direct = Tile::kDepthGroups == 1 && !work.split;
-    const auto strip = [&](int j) {
-      return make_float4(sums[4 * j], sums[4 * j + 1], sums[4 * j + 2], sums[4 * j + 3]);
-    };
-    if (direct) {
-      store_all<Tile::kStrips, 8>(args, writer, first_token, strip);
-    } else if constexpr (Tile::kDepthGroups == 1) {
-      exchange_and_store<Tile>(args, base, works.rank, first_token, sums, writer);
-    } else {
-      asm volatile("bar.sync 1, %0;" ::"n"(Tile::kConsumers) : "memory");  // x is all read
-      float4* const mine = reinterpret_cast<float4*>(shared) + threadIdx.x;
-#pragma unroll
-      for (int j = 0; j < Tile::kStrips; ++j) mine[j * Tile::kConsumers] = strip(j);
-      sync_roles<Tile>(work.split);
-      if (work.split) {
-        add_and_store<Tile, 2>(args, base, works.rank, first_token, writer);
-      } else {
-        add_and_store<Tile, 1>(args, base, works.rank, first_token, writer);
+    if constexpr (Tile::kDepthGroups > 1) add_depth_groups<Tile>(sums, base);
+    if (number + works.stride < works.end) {
+      if constexpr (Tile::kDepthGroups > 1) {
+        // The slots are filled when what the second group gave has been read.
+        asm volatile("bar.sync 1, %0;" ::"n"(Tile::kConsumers) : "memory");
       }
-      sync_roles<Tile>(work.split);
+      aim_ring(args, ring, works.template at<Tile>(number + works.stride), warp);
+      fill_ring(ring);
+    }
+    if (Tile::kDepthGroups > 1 && group > 0) continue;
+
+    const StripWriter writer(args.out, scale, warp_row<Tile>(args, work, warp));
+    const int64_t first_token = int64_t{work.token_tile} * Tile::kTokens;
+    if (work.split) {
+      const auto count_of = [&](int rank) {
+        const int its_steps = Tile::kTakesMap ? (rank == 0 ? args.steps / 2 : (args.steps + 1) / 2)
+                                              : args.part_begin[rank + 1] - args.part_begin[rank];
+        return (first_position - steps + its_steps) * Tile::kStagesOfStep;
+      };
+      if (works.cluster == 2) {
+        exchange_and_store<Tile, 2>(args, base, works.rank, first_token, sums, writer, count_of);
+      } else if constexpr (Tile::kMostSplits > 2) {
+        exchange_and_store<Tile, 3>(args, base, works.rank, first_token, sums, writer, count_of);
+      }
+    } else {
+      store_all<Tile::kStrips, 8>(args, writer, first_token, [&](int j) {
+        return make_float4(sums[4 * j], sums[4 * j + 1], sums[4 * j + 2], sums[4 * j + 3]);
+      });
     }
   }
   asm volatile("" ::"r"(warp));  // kept in a register: else tiles of 32 ragged rows spill some
@@ -117,12 +121,15 @@ __global__ void MY_OPS_SM90_BLOCKS(Tile::kThreads)
   // the same for all lanes in uniform registers, a tenth of the loop's instructions.
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
 
+  const bool consumes = warp < Tile::kConsumers / 32;
   WeightRing<Tile> ring{args, base + Tile::kRings + warp * Tile::kSlots * Tile::kSlotBytes};
-  if constexpr (!Tile::kTakesMap) {
-    if (args.image == nullptr) wait_for_previous_kernel();
-    if (warp < Tile::kConsumers / 32) {
-      const FusedWorks works(args);
-      start_ring(args, ring, works.template at<Tile>(works.first), warp);
+  const FusedWorks works(args);
+  Amaxes amaxes;
+  if (consumes) {
+    aim_ring(args, ring, works.template at<Tile>(works.first), warp);
+    if (args.image != nullptr) {
+      amaxes.load(args);  // before what would keep it waiting
+      fill_ring(ring);
     }
   }
   if (threadIdx.x == Tile::kConsumers) {
@@ -130,21 +137,20 @@ __global__ void MY_OPS_SM90_BLOCKS(Tile::kThreads)
       sm90::init_barrier(barriers.full + stage * 8, from_rows ? kProducers / 32 : 1);
       sm90::init_barrier(barriers.empty + stage * 8, Tile::kRowWarps * args.sharers);
     }
-    if constexpr (Tile::kDepthGroups == 1) init_exchange<Tile>(base);
+    if (works.cluster > 1) init_exchange<Tile>(base, works.cluster);
     sm90::fence_barrier_init();
   }
-  const bool in_cluster = Tile::kDepthGroups == 1 && args.splits * args.sharers > 1;
   __syncthreads();
-  if (in_cluster) {
+  if (works.cluster > 1) {
     sm90::arrive_at_cluster();
     sm90::wait_cluster();
   }
 
-  if (warp >= Tile::kConsumers / 32) {
-    wait_for_previous_kernel();
+  if (!consumes) {
     if constexpr (!Tile::kTakesRows) sm90::release_registers<Tile::kProducerRegisters>();
+    wait_for_previous_kernel();
     StageCursor<Tile> cursor(0);
-    const FusedWorks works(args);
+    int stages = 0;
     for (int number = works.first; number < works.end; number += works.stride) {
       const FusedWork work = works.template at<Tile>(number);
       if constexpr (Tile::kTakesRows) {
@@ -155,26 +161,23 @@ __global__ void MY_OPS_SM90_BLOCKS(Tile::kThreads)
       } else if (!from_rows) {
         produce_from_image<Tile>(args, base, barriers, work, cursor);
       }
-      __syncwarp();
-      if constexpr (Tile::kDepthGroups > 1) {
-        // The stages hold sums until every block of the cluster has added its share.
-        sync_roles<Tile>(work.split);
-        sync_roles<Tile>(work.split);
-        sm90::fence_for_copies();
+      stages += work.steps() * Tile::kStagesOfStep;
+      if (work.split && threadIdx.x == Tile::kConsumers) {
+        announce_room<Tile>(base, barriers, stages, works.cluster);
       }
+      __syncwarp();
     }
   } else {
-    const FusedWorks works(args);
-    if constexpr (Tile::kTakesMap) {
-      wait_for_previous_kernel();
-      start_ring(args, ring, works.template at<Tile>(works.first), warp);
-    }
-    wait_for_previous_kernel();
     if constexpr (!Tile::kTakesRows) sm90::claim_registers<Tile::kRegisters>();
-    consume<Tile>(args, shared, base, barriers, warp, ring, works);
+    if (args.image == nullptr) {
+      wait_for_previous_kernel();
+      amaxes.load(args);
+      fill_ring(ring);
+    }
+    consume<Tile>(args, base, barriers, warp, ring, works, amaxes);
   }
-  // The other block may still send here.
-  if (in_cluster) {
+  // Another block may still release stages here. Those with other parts of K have sent their sums.
+  if (args.sharers > 1) {
     sm90::arrive_at_cluster();
     sm90::wait_cluster();
   }

@@ -8,105 +8,159 @@
 
 namespace my_ops {
 
-// All threads of the block or its cluster, in both roles. Without a cluster its barrier would be
-// that of __syncthreads(), for which all threads have to be at one place in the program.
+// The sums of the second depth group go to the first by way of the slots of their own warps, which
+// are all read. All consumers; the sums of a tile are then those of the first group.
 template <typename Tile>
-__device__ __forceinline__ void sync_roles(bool in_cluster) {
-  if (in_cluster) {
-    sm90::sync_cluster();
-  } else {
-    asm volatile("barrier.sync 2, %0;" ::"n"(Tile::kThreads) : "memory");
+__device__ __forceinline__ void add_depth_groups(float (&sums)[Tile::kAccumulators],
+                                                 uint32_t base) {
+  constexpr int kPitch = 32 * 16, kSlots = Tile::kSlots * Tile::kSlotBytes;
+  static_assert(Tile::kDepthGroups == 2 && Tile::kStrips * kPitch <= kSlots, "room");
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const uint32_t slots =
+      base + Tile::kRings + (warp % Tile::kRowWarps + Tile::kRowWarps) * kSlots + lane * 16;
+  const bool gives = warp >= Tile::kRowWarps;
+  if (gives) {
+    __syncwarp();
+#pragma unroll
+    for (int j = 0; j < Tile::kStrips; ++j) {
+      store_shared16(slots + j * kPitch,
+                     make_float4(sums[4 * j], sums[4 * j + 1], sums[4 * j + 2], sums[4 * j + 3]));
+    }
+  }
+  asm volatile("bar.sync 1, %0;" ::"n"(Tile::kConsumers) : "memory");
+  if (!gives) {
+#pragma unroll
+    for (int j = 0; j < Tile::kStrips; ++j) {
+      const uint4 other = load_shared16(slots + j * kPitch);
+      sums[4 * j] += bits_float(other.x);
+      sums[4 * j + 1] += bits_float(other.y);
+      sums[4 * j + 2] += bits_float(other.z);
+      sums[4 * j + 3] += bits_float(other.w);
+    }
   }
 }
 
-// Adds what all warpgroups of a row group, in all blocks of the cluster, have left in shared memory
-// and stores this thread's share of the strips.
-template <typename Tile, int kSplits>
-__device__ __forceinline__ void add_and_store(const FusedArguments& args, uint32_t base, int rank,
-                                              int64_t first_token, const StripWriter& writer) {
-  constexpr int kParts = kSplits * Tile::kDepthGroups;
-  constexpr int kShare = (Tile::kStrips + kParts - 1) / kParts;  // of the strips
-  const int row_thread = threadIdx.x % Tile::kRowThreads;
-  const int first = rank * Tile::kDepthGroups + threadIdx.x / Tile::kRowThreads;
-  float4 parts[kShare][kParts];
-#pragma unroll
-  for (int i = 0; i < kShare; ++i) {
-#pragma unroll
-    for (int p = 0; p < kParts; ++p) {
-      const int j = min(first + i * kParts, Tile::kStrips - 1);
-      const int thread = p % Tile::kDepthGroups * Tile::kRowThreads + row_thread;
-      parts[i][p] = sm90::load_at_rank<float4>(base + (j * Tile::kConsumers + thread) * 16,
-                                               p / Tile::kDepthGroups);
-    }
-  }
-  const auto for_each_strip = [&](auto&& store) {
-#pragma unroll
-    for (int i = 0; i < kShare; ++i) {
-      float4 sum = parts[i][0];
-#pragma unroll
-      for (int p = 1; p < kParts; ++p) {
-        const float4& part = parts[i][p];
-        sum = {sum.x + part.x, sum.y + part.y, sum.z + part.z, sum.w + part.w};
-      }
-      const int j = first + i * kParts;
-      if (j < Tile::kStrips) store(first_token + 8 * j, sum);
-    }
-  };
-  store_strips(args, writer, for_each_strip);
-}
+// How `blocks` of a cluster, each with a part of every sum, exchange them: of pairs of strips each
+// stores every blocks-th. They come into stages that are read no more, where possible while the
+// last two still are.
+template <typename Tile>
+struct Exchange {
+  static constexpr int kPairs = Tile::kStrips / 2;
+  static constexpr int kPitch = Tile::kRowThreads * 16;  // from a strip to the next
+  static constexpr int kPartsOfStage = Tile::kStageBytes / (2 * kPitch);
+  const int blocks;
 
-// Where the barriers of an exchange begin: one at which the warps of the other block say that they
-// read no more x, and one for every part of the sums that it sends.
+  __device__ __forceinline__ constexpr int rounds() const { return (kPairs + blocks - 1) / blocks; }
+  __device__ __forceinline__ constexpr int stages() const {
+    return (rounds() * blocks + kPartsOfStage - 1) / kPartsOfStage;
+  }
+  // Where the stages begin in the sequence of `count` that a block goes through.
+  __device__ __forceinline__ constexpr int first_stage(int count) const {
+    return count - stages() - min(2, Tile::kStages - stages());
+  }
+  __device__ __forceinline__ constexpr int part_bytes() const { return 2 * kPitch; }
+  // Shared offset of a part, where the first is part 0 of the first pair that a block stores.
+  __device__ __forceinline__ constexpr int place(int count, int part) const {
+    const int stage = (first_stage(count) + Tile::kStages + part / kPartsOfStage) % Tile::kStages;
+    return stage * Tile::kStageBytes + part % kPartsOfStage * part_bytes();
+  }
+};
+
+// Where the barriers of an exchange begin: one at which the blocks say that there is room for sums,
+// and one for every pair of strips that is stored here.
 template <typename Tile>
 __device__ __forceinline__ uint32_t exchange_barriers(uint32_t base) {
   return base + Tile::kBarriers + Tile::kStages * 16;
 }
 
 template <typename Tile>
-__device__ __forceinline__ void init_exchange(uint32_t base) {
+__device__ __forceinline__ void init_exchange(uint32_t base, int blocks) {
+  const Exchange<Tile> exchange{blocks};
   const uint32_t barriers = exchange_barriers<Tile>(base);
-  sm90::init_barrier(barriers, Tile::kRowWarps);
-  for (int part = 1; part <= Tile::kExchangeParts; ++part) {
-    sm90::init_barrier(barriers + part * 8, 1);
-    sm90::arrive_expecting(barriers + part * 8, kExchangeStrips * Tile::kConsumers * 16);
+  sm90::init_barrier(barriers, blocks);
+#pragma unroll 1
+  for (int round = 0; round * blocks < exchange.kPairs; ++round) {
+    sm90::init_barrier(barriers + 8 + round * 8, 1);
+    sm90::arrive_expecting(barriers + 8 + round * 8, (blocks - 1) * exchange.part_bytes());
   }
 }
 
-// Two blocks of a cluster have a part of every sum: each sends what the other one stores, every
-// second strip, and adds what it gets as it comes: at 256 rows of x the sums are 4200 cycles on
-// their way. They do so once, at their end.
+// Of one thread, when a block has asked for its last stage: of `count` all in all.
 template <typename Tile>
+__device__ __forceinline__ void announce_room(uint32_t base, const FusedBarriers<Tile>& barriers,
+                                              int count, int blocks) {
+  const Exchange<Tile> exchange{blocks};
+  for (int i = 0; i < exchange.stages(); ++i) {
+    const int position = exchange.first_stage(count) + i;
+    if (position < 0) continue;
+    const StageCursor<Tile> cursor(position);
+    sm90::wait_barrier(barriers.empty + cursor.stage * 8, cursor.parity);
+  }
+  for (int b = 0; b < blocks; ++b) sm90::arrive_at_rank(exchange_barriers<Tile>(base), b);
+}
+
+// The blocks send their parts of sums to the one that stores them, which adds them in the order of
+// K as they come: at 256 rows of x the sums are 4200 cycles on their way. They do so once, at their
+// end. `count_of` is how many stages a block has gone through. Its own parts go by way of shared
+// memory, too, so that one piece of code stores all pairs: a block runs it once, and to fetch
+// instructions takes longer than to run them.
+template <typename Tile, int kBlocks, typename CountOf>
 __device__ __forceinline__ void exchange_and_store(const FusedArguments& args, uint32_t base,
                                                    int rank, int64_t first_token,
                                                    const float (&sums)[Tile::kAccumulators],
-                                                   const StripWriter& writer) {
-  constexpr int kPitch = Tile::kConsumers * 16;
-  const uint32_t place = base + threadIdx.x * 16;
-  const auto strip = [&](int i, bool odd) {
-    const int even = 8 * i;
-    return odd ? make_float4(sums[even + 4], sums[even + 5], sums[even + 6], sums[even + 7])
-               : make_float4(sums[even], sums[even + 1], sums[even + 2], sums[even + 3]);
-  };
+                                                   const StripWriter& writer,
+                                                   const CountOf& count_of) {
+  constexpr int kPitch = Exchange<Tile>::kPitch, kPairs = Exchange<Tile>::kPairs;
+  constexpr Exchange<Tile> exchange{kBlocks};
+  const uint32_t mine = base + threadIdx.x * 16;
   const uint32_t ready = exchange_barriers<Tile>(base), arrived = ready + 8;
-  if (threadIdx.x % 32 == 0) sm90::arrive_at_rank(ready, rank ^ 1);
   sm90::wait_barrier(ready, 0);
-  const uint32_t remote = sm90::address_at_rank(place, rank ^ 1);
-  const uint32_t remote_arrived = sm90::address_at_rank(arrived, rank ^ 1);
 #pragma unroll
-  for (int i = 0; i < Tile::kStrips / 2; ++i) {
-    sm90::store_remote_async(remote + i * kPitch, strip(i, rank == 0),
-                             remote_arrived + i / kExchangeStrips * 8);
+  for (int pair = 0; pair < kPairs; ++pair) {
+    const int owner = pair % kBlocks, round = pair / kBlocks;
+    const uint32_t to = mine + exchange.place(count_of(owner), round * kBlocks + rank);
+    const float* const sum = sums + 8 * pair;
+    const float4 low = {sum[0], sum[1], sum[2], sum[3]}, high = {sum[4], sum[5], sum[6], sum[7]};
+    if (owner == rank) {
+      store_shared16(to, low);
+      store_shared16(to + kPitch, high);
+    } else {
+      const uint32_t remote = sm90::address_at_rank(to, owner);
+      const uint32_t barrier = sm90::address_at_rank(arrived + round * 8, owner);
+      sm90::store_remote_async(remote, low, barrier);
+      sm90::store_remote_async(remote + kPitch, high, barrier);
+    }
   }
+  const int count = count_of(rank);
+  const auto sum_of = [&](int round, int i) {
+    float4 sum;
 #pragma unroll
-  for (int part = 0; part < Tile::kExchangeParts; ++part) {
-    const int first = part * kExchangeStrips;
-    sm90::wait_cluster_barrier(arrived + part * 8, 0);
-    store_all<kExchangeStrips, 16>(args, writer, first_token + 8 * rank + 16 * first, [&](int i) {
-      const float4 mine = strip(first + i, rank == 1);
-      const uint4 words = load_shared16(place + (first + i) * kPitch);
-      return make_float4(mine.x + bits_float(words.x), mine.y + bits_float(words.y),
-                         mine.z + bits_float(words.z), mine.w + bits_float(words.w));
-    });
+    for (int part = 0; part < kBlocks; ++part) {
+      const uint4 words =
+          load_shared16(mine + exchange.place(count, round * kBlocks + part) + i * kPitch);
+      const float4 next = {bits_float(words.x), bits_float(words.y), bits_float(words.z),
+                           bits_float(words.w)};
+      sum = part == 0 ? next
+                      : make_float4(sum.x + next.x, sum.y + next.y, sum.z + next.z, sum.w + next.w);
+    }
+    return sum;
+  };
+  // Two at a time: one alone is mostly latency.
+#pragma unroll 1
+  for (int first = 0; first * kBlocks + rank < kPairs; first += 2) {
+    const bool two = (first + 1) * kBlocks + rank < kPairs;
+    sm90::wait_cluster_barrier(arrived + first * 8, 0);
+    if (two) sm90::wait_cluster_barrier(arrived + first * 8 + 8, 0);
+    float4 strips[4] = {};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (i < 2 || two) strips[i] = sum_of(first + i / 2, i % 2);
+    }
+    const int64_t token = first_token + 16 * (first * kBlocks + rank);
+    store_all<2, 8>(args, writer, token, [&](int i) { return strips[i]; });
+    if (two) {
+      store_all<2, 8>(args, writer, token + 16 * kBlocks, [&](int i) { return strips[2 + i]; });
+    }
   }
 }
 

@@ -22,6 +22,7 @@ struct FusedPlan {
 
 constexpr int kFusedRows = 128;   // of the weight, in every tile
 constexpr int kFusedDepth = 256;  // of K, in a step
+constexpr int kFusedSplits = 3;   // of K, at most: between the blocks of a cluster
 
 // How many groups of two warpgroups share the steps of a tile. Two hide more; from 64 rows of x on
 // one with more registers is faster, and from 128 on there is no room for two.
@@ -35,38 +36,51 @@ constexpr int fused_depth_groups(int tokens) { return tokens <= 32 ? 2 : 1; }
 constexpr bool fused_takes_rows(int tokens) { return tokens <= 16; }
 constexpr bool fused_takes_map(int tokens, bool ragged) { return tokens >= 192 && !ragged; }
 
-constexpr int fused_warps(int tokens) { return kFusedRows / 16 * fused_depth_groups(tokens); }
+// Three where there are products of that many rows of x on few rows of a weight: 24.1 us at 64
+// rows, 4096 x 14336, with two 31.9.
+constexpr int fused_most_splits(int tokens) {
+  return tokens >= 32 && tokens <= 128 ? kFusedSplits : 2;
+}
 
-// Of a step, from what products of 8192 x 8192 take on an H200 beside the few microseconds in which
-// they start and end: 20.5 us with 16 rows of x, 19.2 (32), 21.8 (64), 29.6 (128), 40.5 (192),
-// 48.1 (256).
+// What products on an H200 take: a start and an end, and so much for every step. Microseconds at
+// 8192 x 8192: 17.2 with 32 rows of x, 21.0 (64), 28.0 (128), 38.9 (192), 47.7 (256); at 4096 x
+// 4096 9.4 (32, three splits), 10.8 (64, three splits), 12.8 (128, two tiles of 64).
+constexpr double fused_fixed_microseconds(int tokens) {
+  return tokens == 16 ? 4.2 : tokens <= 64 ? 4.6 : tokens == 128 ? 5.2 : 3.7;
+}
+
 constexpr double fused_step_microseconds(int tokens) {
-  return tokens == 16    ? 0.85
-         : tokens == 32  ? 0.88
-         : tokens == 64  ? 1.05
-         : tokens == 128 ? 1.65
-         : tokens == 192 ? 2.1
+  return tokens == 16    ? 0.80
+         : tokens == 32  ? 0.83
+         : tokens == 64  ? 1.03
+         : tokens == 128 ? 1.42
+         : tokens == 192 ? 2.15
                          : 2.7;
 }
 
+// How many clusters run at once. Of those of three an H200 has room for 39, which leaves 15 of its
+// SMs idle, of those of four for 30.
+constexpr int fused_clusters(int blocks, int sms) {
+  return blocks < 3 ? sms / blocks : sms * 3 / 10;
+}
+
 // Below 2^20 elements of the weight a launch takes longer than the product. A tile's offsets in the
-// weight have 32 bits.
+// weight have 32 bits, a grid 2^16 - 1 blocks along K (x_image.cuh).
 inline FusedPlan plan_fused(int64_t M, int64_t N, int64_t K, bool ragged, int sms) {
   FusedPlan plan;
   const int64_t steps = ceil_div(K, int64_t{kFusedDepth});
-  if (N < 16 || N * K < 1 << 20 || K % kRaggedDepth != 0 || N >= 1 << 30 || K >= 1 << 28) {
+  if (N < 16 || N * K < 1 << 20 || K % kRaggedDepth != 0 || N >= 1 << 30 || K >= 1 << 27) {
     return plan;
   }
   double best = 0;
   const int64_t row_tiles = ceil_div(N, int64_t{kFusedRows});
   for (const int tokens : {16, 32, 64, 128, 192, 256}) {
-    // Clusters of two: of those of four an H200 has room for 30, which leaves 12 of its SMs idle.
-    for (const int splits : {1, 2}) {
+    for (int splits = 1; splits <= fused_most_splits(tokens); ++splits) {
       const bool takes_map = fused_takes_map(tokens, ragged);
       const int sharers = splits == 1 && takes_map && row_tiles > 1 && sms > 1 ? 2 : 1;
       const int64_t token_tiles = ceil_div(M, int64_t{tokens});
       const int64_t tiles = ceil_div(row_tiles, int64_t{sharers}) * token_tiles;
-      const int64_t clusters = sms / (splits * sharers);
+      const int64_t clusters = fused_clusters(splits * sharers, sms);
       if (tiles > 1 << 29 || (splits > 1 && (tiles > clusters || steps < 8))) continue;
       // What is left for a last round may be halved (FusedWorks), but only of all rows of x alike,
       // so that equal rows have equal results: where there is one band of tiles, of at most eight
@@ -75,8 +89,11 @@ inline FusedPlan plan_fused(int64_t M, int64_t N, int64_t K, bool ragged, int sm
       const bool halved = sharers > 1 && tiles > clusters && rest > 0 && 2 * rest <= clusters &&
                           token_tiles <= 8 && steps >= 8;
       const double rounds = static_cast<double>(ceil_div(tiles, clusters)) - (halved ? 0.5 : 0);
-      const double us = rounds * fused_step_microseconds(tokens) *
-                        static_cast<double>(ceil_div(steps, int64_t{splits}));
+      // The figures of tiles whose x is an image are from one round, or few rows of x.
+      if (!takes_map && !ragged && M > 512 && rounds > 1) continue;
+      const double us = fused_fixed_microseconds(tokens) +
+                        rounds * fused_step_microseconds(tokens) *
+                            static_cast<double>(ceil_div(steps, int64_t{splits}));
       if (plan.tokens == 0 || us < best) {
         best = us;
         const int blocks = static_cast<int>(std::min(tiles, clusters)) * splits * sharers;

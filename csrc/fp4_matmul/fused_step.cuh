@@ -71,6 +71,11 @@ __device__ __forceinline__ void store_shared16(uint32_t address, const uint4& v)
                : "memory");
 }
 
+__device__ __forceinline__ void store_shared16(uint32_t address, const float4& v) {
+  store_shared16(address,
+                 uint4{float_bits(v.x), float_bits(v.y), float_bits(v.z), float_bits(v.w)});
+}
+
 template <int kBytes, bool kAligned = true>
 __device__ __forceinline__ uint32_t load_shared_bytes(uint32_t address) {
   uint32_t bytes;

@@ -56,23 +56,6 @@ struct StripWriter {
       }
     }
   }
-
-  // The same for dense rows of 16-bit results in pairs: they change places first, so that a lane
-  // writes two neighbours.
-  template <typename result_t>
-  __device__ __forceinline__ void store_pairs(int64_t first_token, float4 sum) const {
-    const uint32_t low =
-        transpose_matrix(pack_pair(result_t{}, scale(sum.x) + bias_low, scale(sum.y) + bias_low));
-    const uint32_t high =
-        transpose_matrix(pack_pair(result_t{}, scale(sum.z) + bias_high, scale(sum.w) + bias_high));
-    const int lane = threadIdx.x % 32;
-    const int64_t token = first_token + lane / 4;
-    const int64_t pair_n = n - lane / 4 + lane % 4 * 2;
-    if (token >= out.M) return;
-    auto* const row = static_cast<uint16_t*>(out.data) + token * out.row_stride;
-    if (pair_n < out.N) *reinterpret_cast<uint32_t*>(row + pair_n) = low;
-    if (pair_n + 8 < out.N) *reinterpret_cast<uint32_t*>(row + pair_n + 8) = high;
-  }
 };
 
 // Two strips of 8 rows of x that begin `distance` rows from each other, sums as in
@@ -105,22 +88,6 @@ __device__ __forceinline__ void with_pair_type(const ProductOutput& out, Body&& 
     body(__half{});
   } else {
     body(__nv_bfloat16{});
-  }
-}
-
-// Stores the strips that `for_each_strip` gives to its argument, in pairs where the results allow
-// it.
-template <typename ForEachStrip>
-__device__ __forceinline__ void store_strips(const FusedArguments& args, const StripWriter& writer,
-                                             const ForEachStrip& for_each_strip) {
-  if (args.pairs) {
-    with_pair_type(args.out, [&](auto type) {
-      for_each_strip([&](int64_t token, float4 sum) {
-        writer.template store_pairs<decltype(type)>(token, sum);
-      });
-    });
-  } else {
-    for_each_strip([&](int64_t token, float4 sum) { writer.store(token, sum); });
   }
 }
 

@@ -12,28 +12,28 @@
 
 namespace my_ops {
 
+// What a block reads first comes first: a launch finds every line of its parameters uncached.
 struct FusedArguments {
+  const uint8_t* image;   // x, see x_image.cuh; null: x comes in one of the ways below
   const uint8_t* codes;   // [N, K / 2], rows start at multiples of 16 bytes; ragged: of 8
   const uint8_t* scales;  // [N, ceil(K / block)], of 4 bytes; ragged: the first row
-  bool scale_vectors;     // those of a step start at multiples of their size
   const float* amax;      // null: no global scale
-  DenseRows x;            // [M, K], where x comes from its rows or by the copy engine
-  CUtensorMap x_map;      // the same in boxes of 64 columns, for the copy engine
-  const uint8_t* image;   // x, see x_image.cuh; null: x comes in one of these ways
   const float* x_amax;    // the global scale of an x that was FP4; null: none
   bool x_is_nvfp4;
-  ProductOutput out;  // [M, N]
-  bool pairs;         // results can be stored as aligned pairs of 16 bits (store_strips)
-  bool vectors;       // they can be as aligned vectors of 16 bytes (store_all)
+  bool scale_vectors;  // scales of a step start at multiples of their size
+  bool vectors;        // results can be stored as aligned vectors of 16 bytes (store_all)
   int steps;
-  int row_tiles;    // of the weight
-  int token_tiles;  // of x
-  int splits;       // blocks of a cluster, each with a part of K
-  int sharers;      // blocks of a cluster, each with rows of the weight of its own
-  int tail;         // number of the first work that is half of K (FusedWorks); of tiles: none is
+  int token_tiles;                   // of x
+  int splits;                        // blocks of a cluster, each with a part of K
+  int sharers;                       // blocks of a cluster, each with rows of the weight of its own
+  int part_begin[kFusedSplits + 1];  // the step with which a part begins, and the end
+  int row_clusters;                  // tiles of the weight, those of sharers as one
+  int tail;  // number of the first work that is half of K (FusedWorks); of works: none is
+  int works;
+  ProductOutput out;  // [M, N]
+  DenseRows x;        // [M, K], where x comes from its rows or by the copy engine
+  CUtensorMap x_map;  // the same in boxes of 64 columns, for the copy engine
 };
-
-constexpr int kExchangeStrips = 4;  // of 8 rows of x, that one block sends another at a time
 
 // A block owns 128 rows of the weight and kTokens rows of x. kDepthGroups groups of two warpgroups
 // share its steps. Stages of kStageDepth along K hold x. kWords words of either row are decoded for
@@ -47,6 +47,7 @@ struct FusedTile {
   static constexpr int kTokens = kTokens_, kDepthGroups = fused_depth_groups(kTokens);
   static constexpr bool kTakesRows = fused_takes_rows(kTokens);
   static constexpr bool kTakesMap = fused_takes_map(kTokens, kRagged);
+  static constexpr int kMostSplits = fused_most_splits(kTokens);
   static constexpr int kStageDepth = kStageDepth_, kStages = kStages_, kSlots = kSlots_;
   static constexpr int kRows = kFusedRows, kRowWarps = kRows / 16, kRowThreads = 32 * kRowWarps;
   static constexpr int kConsumers = kRowThreads * kDepthGroups;
@@ -67,13 +68,11 @@ struct FusedTile {
   static constexpr int kRowScales = kFusedDepth / fp4_block_size(kFormat);  // bytes of a step
   static constexpr int kScalePitch = kRowScales + scale_padding(kRagged);
   static constexpr int kSlotBytes = kCodeBytes + (16 * kScalePitch + 127) / 128 * 128;
-  static constexpr int kExchangeParts = kStrips / 2 / kExchangeStrips;
   static constexpr int kBarriers = kStages * kStageBytes;  // where they begin
   static constexpr int kRings = kBarriers + 256;
   static constexpr int kSharedBytes = kRings + kConsumers / 32 * kSlots * kSlotBytes;
   static_assert(kSharedBytes <= 227 * 1024, "what a block may have");
-  static_assert(kConsumers * kAccumulators * 4 <= kBarriers, "the stages hold all sums");
-  static_assert(16 * kStages + 8 + 8 * kExchangeParts <= 256, "two a stage, those of an exchange");
+  static_assert(16 * kStages + 8 + 8 * (kStrips / 4) <= 256, "two a stage, those of an exchange");
 };
 
 // A warp's ring of codes and scales of its 16 rows: slots that the warp fills with asynchronous

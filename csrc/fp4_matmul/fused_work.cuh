@@ -1,7 +1,8 @@
-// What a block of the fused kernel does one after the other: tiles, or a part of a tile's K. Device
-// only, needs no torch.
+// What a block of the fused kernel does one after the other: tiles, or a part of a tile's K; and
+// how a warp's ring begins with it. Device only, needs no torch.
 #pragma once
 
+#include "common/sm90_cluster.cuh"
 #include "common/tile_position.cuh"
 #include "fp4_matmul/fused_tile.cuh"
 
@@ -21,42 +22,63 @@ struct FusedWork {
 // no more of these than clusters: each has one at most, its last work.
 struct FusedWorks {
   const FusedArguments& args;
-  int cluster, rank, first, stride, row_clusters, end;
+  int cluster, rank, first, stride, end;
 
   __device__ __forceinline__ explicit FusedWorks(const FusedArguments& args)
       : args(args),
         cluster(args.splits * args.sharers),
-        rank(blockIdx.x % cluster),
-        first(blockIdx.x / cluster),
-        stride(gridDim.x / cluster),
-        row_clusters((args.row_tiles + args.sharers - 1) / args.sharers),
-        end(2 * row_clusters * args.token_tiles - args.tail) {}
+        rank(sm90::cluster_rank()),
+        first(sm90::cluster_index()),
+        stride(sm90::clusters()),
+        end(args.works) {}
 
   // Bands of eight token tiles keep their x in L2, 32 MB at K = 8192, for all rows of the weight.
   template <typename Tile>
   __device__ __forceinline__ FusedWork at(int number) const {
     if constexpr (!Tile::kTakesMap) {
-      const int part = args.splits > 1 ? rank : 0;
-      return {number / args.token_tiles,
-              number % args.token_tiles,
-              static_cast<int>(int64_t{args.steps} * part / args.splits),
-              static_cast<int>(int64_t{args.steps} * (part + 1) / args.splits),
+      const int row_tile = args.token_tiles == 1 ? number : number / args.token_tiles;
+      return {row_tile,
+              number - row_tile * args.token_tiles,
+              args.part_begin[rank],
+              args.part_begin[rank + 1],
               false,
               args.splits > 1};
     }
     const bool tail = number >= args.tail;
     const int behind = number - args.tail;
     const auto tile =
-        tile_position(tail ? args.tail + behind / 2 : number, args.token_tiles, row_clusters);
+        tile_position(tail ? args.tail + behind / 2 : number, args.token_tiles, args.row_clusters);
     const int rows = tail ? behind % 2 : (args.sharers > 1 ? rank : 0);
-    const int parts = tail ? 2 : args.splits, part = parts > 1 ? rank : 0;
-    return {tile.col * args.sharers + rows,
-            tile.row,
-            static_cast<int>(int64_t{args.steps} * part / parts),
-            static_cast<int>(int64_t{args.steps} * (part + 1) / parts),
-            args.sharers > 1 && !tail,
-            parts > 1};
+    const bool split = tail || args.splits > 1;
+    const int half = args.steps / 2;
+    return {tile.col * args.sharers + rows, tile.row,
+            split && rank == 1 ? half : 0,  split && rank == 0 ? half : args.steps,
+            args.sharers > 1 && !tail,      split};
   }
 };
+
+// The first of a warp's 16 rows of the weight in a tile. The last ones overlap those before where N
+// is not a multiple of 16; both write the same.
+template <typename Tile>
+__device__ __forceinline__ int warp_row(const FusedArguments& args, const FusedWork& work,
+                                        int warp) {
+  return min(work.row_tile * Tile::kRows + warp % Tile::kRowWarps * 16,
+             static_cast<int>(args.out.N) - 16);
+}
+
+template <typename Tile>
+__device__ __forceinline__ void aim_ring(const FusedArguments& args, WeightRing<Tile>& ring,
+                                         const FusedWork& work, int warp) {
+  const int group = warp / Tile::kRowWarps;
+  ring.aim(warp_row<Tile>(args, work, warp), work.first_step + group,
+           (work.steps() - group + Tile::kDepthGroups - 1) / Tile::kDepthGroups);
+}
+
+// A loop of few instructions: a launch has to fetch them.
+template <typename Tile>
+__device__ __forceinline__ void fill_ring(WeightRing<Tile>& ring) {
+#pragma unroll 1
+  for (int i = 0; i < Tile::kSlots - 1; ++i) ring.fetch();
+}
 
 }  // namespace my_ops

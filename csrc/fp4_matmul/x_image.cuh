@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "common/ceil_div.h"
 #include "common/overlap.cuh"
 #include "common/sm90_wgmma.cuh"
 #include "fp4_matmul/dense_rows.cuh"
@@ -14,7 +15,7 @@
 namespace my_ops {
 
 constexpr int kImageDepth = 128;
-constexpr int kImageThreads = 256;
+constexpr int kImageThreads = 128, kImageSteps = kImageThreads / 4;  // a quad of lanes for a step
 
 struct ImageLayout {
   uint8_t* image;
@@ -25,16 +26,15 @@ struct ImageLayout {
 
   __host__ __device__ int64_t padded_rows() const { return (M + tokens - 1) / tokens * tokens; }
   __host__ __device__ int64_t bytes() const { return padded_rows() * steps * kImageDepth * 2; }
-  __host__ int64_t blocks() const {
-    return (padded_rows() * steps * 4 + kImageThreads - 1) / kImageThreads;
+  __host__ dim3 blocks() const {
+    const auto along_k = static_cast<unsigned>(ceil_div(steps, kImageSteps));
+    return {static_cast<unsigned>(padded_rows()), along_k};
   }
 
-  // The 16-byte chunk 0..15 of row m at a step.
-  __device__ __forceinline__ uint4* chunk(int64_t m, int step, int index) const {
-    const int in_tile = static_cast<int>(m % tokens);
-    const int64_t block = (m / tokens * steps + step) * 2 + index / 8;
-    return reinterpret_cast<uint4*>(image + (block * tokens + in_tile) * 128 +
-                                    sm90::swizzled_chunk<128>(in_tile % 8, index % 8) * 16);
+  // The first chunk of row m at a step; where the others lie depends on the swizzle.
+  __device__ __forceinline__ uint8_t* row(unsigned m, int step) const {
+    const unsigned tile = m / tokens;
+    return image + ((int64_t{tile} * steps + step) * 2 * tokens + (m - tile * tokens)) * 128;
   }
 };
 
@@ -42,27 +42,39 @@ struct ImageLayout {
 // gives 8 elements in the order of decoded codes.
 template <typename Words>
 __device__ __forceinline__ void write_image(const ImageLayout& layout, Words&& words) {
+  const unsigned m = blockIdx.x;
+  const int step = blockIdx.y * kImageSteps + threadIdx.x / 4, t = threadIdx.x % 4;
+  const int k0 = step * kImageDepth + t * 32;
+  uint8_t* row = layout.row(m, step);
+  asm volatile("" : "+l"(row));  // computed now, not when x is here
   // In this order: what the fused kernel reads early, the weight, is then as old as x.
   wait_for_previous_kernel();
   let_next_kernel_start();
-  const int64_t quad = (blockIdx.x * int64_t{kImageThreads} + threadIdx.x) / 4;
-  const int t = threadIdx.x % 4;
-  const int64_t m = quad / layout.steps;
-  const int step = static_cast<int>(quad % layout.steps);
-  if (m >= layout.padded_rows()) return;
+  uint4 pairs[4] = {};
 #pragma unroll
   for (int w = 0; w < 4; ++w) {
-    const int k = step * kImageDepth + t * 32 + w * 8;
-    uint4 pairs = {};
-    if (m < layout.M && k < layout.K) pairs = words(m, k);
-    *layout.chunk(m, step, 4 * w + t) = transpose_in_quad(pairs);
+    if (m < layout.M && k0 + w * 8 < layout.K) pairs[w] = words(m, k0 + w * 8);
+  }
+#pragma unroll
+  for (int w = 0; w < 4; ++w) {
+    const uint4 chunk = transpose_in_quad(pairs[w]);
+    const int at = sm90::swizzled_chunk<128>(m % 8, w % 2 * 4 + t);
+    if (step < layout.steps) {
+      *reinterpret_cast<uint4*>(row + w / 2 * layout.tokens * 128 + at * 16) = chunk;
+    }
   }
 }
 
+template <bool kVectors>
 __global__ void __launch_bounds__(kImageThreads)
     dense_image_kernel(const ImageLayout layout, const DenseRows x) {
-  write_image(layout,
-              [&](int64_t m, int k) { return pair_order(load_elements(x, layout.K, m, k)); });
+  write_image(layout, [&](int64_t m, int k) {
+    if constexpr (kVectors) {
+      return pair_order(*reinterpret_cast<const uint4*>(x.data + m * x.row_stride + k));
+    } else {
+      return pair_order(load_elements(x, layout.K, m, k));
+    }
+  });
 }
 
 // x in the order of its elements, row after row, in `chunks` of 16 bytes: for the copy engine,
