@@ -33,6 +33,34 @@ void check_panels() {
   expect(chosen[2][1] && chosen[2][2] && chosen[4][2] && chosen[7][2], "each plan", 0, 0, 0, 0);
 }
 
+void check_ragged_panels() {
+  std::mt19937_64 random(1);
+  int chosen[4][3] = {};
+  for (int i = 0; i < 2000000; ++i) {
+    const int sms = i % 2 ? kH200Sms : 78, scale_block = i % 4 < 2 ? 16 : 32;
+    const int64_t M = 1 + random() % 20;
+    const int64_t N = 1 + random() % (int64_t{1} << (4 + random() % 16));
+    const int64_t K = 16 * (1 + random() % (int64_t{1} << (random() % 26)));
+    const my_ops::PanelPlan plan =
+        my_ops::plan_ragged_panel(M, N, K, scale_block, kH200SharedBytes, sms);
+    if (plan.tiles == 0) continue;
+    ++chosen[plan.tiles][plan.groups];
+    const int64_t rows = int64_t{plan.tiles} * my_ops::kStreamRows;
+    const int64_t row_bytes = K / 2 + (K + scale_block - 1) / scale_block;
+    expect(my_ops::rows_are_ragged(K, scale_block), "ragged rows only", M, N, K, sms);
+    expect(M <= 8 * plan.groups, "groups cover the rows of x", M, N, K, sms);
+    expect(plan.panels * rows >= N && (plan.panels - 1) * rows < N && rows <= N,
+           "panels cover the weight", M, N, K, sms);
+    expect(plan.panels <= sms, "all panels at once", M, N, K, sms);
+    expect(plan.warps >= 1 && plan.warps <= my_ops::kRaggedPanelWarps, "warps", M, N, K, sms);
+    expect(rows * row_bytes + plan.warps * plan.groups * 8 * 512 < kH200SharedBytes,
+           "a panel fits in shared memory", M, N, K, sms);
+  }
+  for (const int groups : {1, 2}) {
+    expect(chosen[2][groups] && chosen[3][groups], "each plan of ragged rows", 0, 0, 0, 0);
+  }
+}
+
 // What decides in which order the sums of a row are added: the kernel (fp4_stream_cuda.cu,
 // fp4_fused_cuda.cu), how its blocks, warps and loop divide K, the order of elements in a step, and
 // from which tiles of N on halves of K are added.
@@ -65,6 +93,7 @@ void check_rows_that_show() {
 
 int main() {
   check_panels();
+  check_ragged_panels();
   check_rows_that_show();
   return wrong > 0;
 }

@@ -113,6 +113,40 @@ def test_every_scale_byte(device, format, largest, dtype):
     assert torch.equal(y, q.dequantize(torch.float32).t().to(dtype))
 
 
+# Panels of two and of three tiles for up to 8 rows of x and up to 16, the last one not whole; what
+# has none; more rows. A last step of 16, of more than one scale, of a half, and of all but 16.
+RAGGED = [
+    *((1, 4112, 301), (8, 2896, 380), (5, 1072, 4300), (13, 4112, 301), (16, 2288, 517)),
+    *((9, 272, 5003), (3, 144, 8203), (16, 32784, 40), (17, 4112, 301), (40, 2896, 380)),
+    *((100, 1136, 1001), (150, 1040, 1017), (260, 2064, 1030), (300, 272, 4000)),
+]
+
+
+def moved(tensor, distance):
+    """The tensor as a view that begins `distance` bytes into its memory and ends with it."""
+    memory = torch.empty(tensor.nbytes + distance, dtype=torch.uint8, device=tensor.device)
+    return memory[distance:].view(tensor.shape).copy_(tensor)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize(("M", "K", "N"), RAGGED)
+def test_ragged_rows_of_a_weight(device, format, dtype, M, K, N):
+    """Rows of codes at multiples of 8 bytes, of scales anywhere, wherever the weight begins; a
+    scale that is a NaN shows in its row alone."""
+    q = my_ops.fp4_quantize(torch.randn(N, K, device=device), format)
+    x = torch.randn(M, K, device=device, dtype=dtype)
+    exact = x.double()
+    assert_linear(my_ops.fp4_linear(x, q), exact, values(q))
+    q.scale_bytes[2::3] = 0x7F if format == "nvfp4" else 0xFF
+    keep = torch.arange(N, device=device) % 3 != 2
+    for codes, scales in ((0, 0), (8, 5), (24, 12), (16, 1)):
+        memory = moved(q.packed, codes), moved(q.scale_bytes, scales)
+        y = my_ops.fp4_linear(x, my_ops.FP4Tensor(*memory, q.amax, format, K, torch.float32))
+        assert y[:, ~keep].isnan().all()
+        assert_linear(y[:, keep], exact, values(q)[keep])
+
+
 @pytest.mark.parametrize("M", [3, 40, 200])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("scale", [2.0**-70, 2.0**12, 0.0, float("nan")])

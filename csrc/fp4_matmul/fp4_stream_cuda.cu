@@ -1,8 +1,9 @@
-// fp4_linear for few rows of x: launches the stream or the panel kernel.
+// fp4_linear for few rows of x: launches the stream kernel or one of those that take panels.
 #include "common/launch.cuh"
 #include "fp4_matmul/fp4_operands.cuh"
 #include "fp4_matmul/fp4_stream.h"
 #include "fp4_matmul/panel_kernel.cuh"
+#include "fp4_matmul/ragged_kernel.cuh"
 #include "fp4_matmul/stream_kernel.cuh"
 
 namespace my_ops {
@@ -45,6 +46,26 @@ void launch_panel(const StreamArguments& args, const PanelPlan& plan) {
   launch_panel_tile<scalar_t, kFormat, 7, 2>(args, plan);
 }
 
+template <typename scalar_t, Fp4Format kFormat, int kTiles, int kGroups>
+void launch_ragged_tile(const StreamArguments& args, const PanelPlan& plan) {
+  using Tile = RaggedPanelTile<scalar_t, kFormat, kTiles, kGroups>;
+  const int64_t bytes =
+      ragged_panel_bytes(kTiles, kGroups, plan.warps, args.out.K, fp4_block_size(kFormat));
+  launch_with({1, true}, fp4_ragged_kernel<Tile>, plan.panels, plan.warps * 32,
+              static_cast<size_t>(bytes), args);
+}
+
+template <typename scalar_t, Fp4Format kFormat>
+void launch_ragged(const StreamArguments& args, const PanelPlan& plan) {
+  if (plan.groups == 1) {
+    plan.tiles == 2 ? launch_ragged_tile<scalar_t, kFormat, 2, 1>(args, plan)
+                    : launch_ragged_tile<scalar_t, kFormat, 3, 1>(args, plan);
+  } else {
+    plan.tiles == 2 ? launch_ragged_tile<scalar_t, kFormat, 2, 2>(args, plan)
+                    : launch_ragged_tile<scalar_t, kFormat, 3, 2>(args, plan);
+  }
+}
+
 }  // namespace
 
 bool fp4_stream(const TensorView& x, const Fp4FactorView& b, const TensorView& bias,
@@ -53,39 +74,47 @@ bool fp4_stream(const TensorView& x, const Fp4FactorView& b, const TensorView& b
   const auto* const scales = b.scale.const_data_ptr<uint8_t>();
   const int64_t x_stride = x.size(0) == 1 ? 0 : x.stride(0);
   const int scale_block = fp4_block_size(b.format);
-  const int code_alignment = rows_are_ragged(b.depth(), scale_block) ? 8 : 16;
+  const bool ragged = rows_are_ragged(b.depth(), scale_block);
+  const bool whole_words = starts_at_multiple_of(scales, 0, 4);
   if (!b.contracts_cols || x.scalar_type() == ScalarType::Float || x.stride(1) != 1 ||
       !starts_at_multiple_of(x.const_data_ptr(), x_stride * 2, 16) ||
-      !starts_at_multiple_of(codes, 0, code_alignment) || !starts_at_multiple_of(scales, 0, 4)) {
+      !starts_at_multiple_of(codes, 0, ragged ? 8 : 16) || !(ragged || whole_words)) {
     return false;
   }
   const cudaDeviceProp& device = current_device_properties();
   const int sms = device.multiProcessorCount;
   using AnyPanel = PanelTile<__half, Fp4Format::nvfp4, 7, 2>;
   const bool panels = runs_wgmma(fp4_panel_kernel<AnyPanel>, AnyPanel::kThreads);
-  const PanelPlan panel =
-      panels ? plan_panel(x.size(0), y.size(1), b.depth(), scale_block, sms) : PanelPlan{};
-  const StreamPlan plan =
-      panel.tiles > 0 ? StreamPlan{}
-                      : plan_stream(x.size(0), y.size(1), b.depth(), scale_block,
-                                    static_cast<int64_t>(device.sharedMemPerBlockOptin), sms);
+  const int64_t M = x.size(0), N = y.size(1), K = b.depth();
+  const auto shared_bytes = static_cast<int64_t>(device.sharedMemPerBlockOptin);
+  PanelPlan panel;
+  if (panels) {
+    panel = ragged ? plan_ragged_panel(M, N, K, scale_block, shared_bytes, sms)
+                   : plan_panel(M, N, K, scale_block, sms);
+  }
+  StreamPlan plan;
+  if (panel.tiles == 0 && whole_words) {
+    plan = plan_stream(M, N, K, scale_block, shared_bytes, sms);
+  }
   if (panel.tiles == 0 && plan.warps == 0) return false;
   const int row_bytes = plan.steps * kStreamDepth / scale_block;
   const StreamArguments args{
       codes,
       scales,
-      starts_at_multiple_of(scales, b.depth() / scale_block, std::min(row_bytes, 16)),
+      starts_at_multiple_of(scales, K / scale_block, std::min(row_bytes, 16)),
       b.amax.const_data_ptr<float>(),
       x.const_data_ptr(),
       x_stride,
-      product_output(y, b.depth(), bias),
+      product_output(y, K, bias),
       plan.passes,
       plan.memory};
   using AnyTile = StreamTile<__half, Fp4Format::nvfp4, 1, false, false>;
   const bool overlapping = runs_clusters(fp4_stream_kernel<AnyTile>);
   const auto launch_for = [&](auto element, auto format) {
     using scalar_t = decltype(element);
-    if (panel.tiles > 0) {
+    if (panel.tiles > 0 && ragged) {
+      launch_ragged<scalar_t, decltype(format)::value>(args, panel);
+    } else if (panel.tiles > 0) {
       launch_panel<scalar_t, decltype(format)::value>(args, panel);
     } else {
       launch_stream<scalar_t, decltype(format)::value>(args, plan, overlapping);

@@ -18,17 +18,42 @@
 
 namespace my_ops {
 
+// Elements 0, kPitch, 8 and kPitch + 8 from there on are this lane's of a sum, of all that the warp
+// puts into shared memory.
+template <typename Tile>
+__device__ __forceinline__ float* sum_place(float* all, int tile, int group) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  return all + (warp * Tile::kTokens + 8 * group + lane % 4 * 2) * Tile::kPitch + tile * 16 +
+         lane / 4;
+}
+
+template <typename Tile, typename Sums>
+__device__ __forceinline__ void put_sums(float* all, const Sums (&sums)[Tile::kTiles]) {
+#pragma unroll
+  for (int tile = 0; tile < Tile::kTiles; ++tile) {
+#pragma unroll
+    for (int group = 0; group < Tile::kGroups; ++group) {
+      const float4 sum = StreamStep<Tile>::total(sums[tile][group]);
+      float* const at = sum_place<Tile>(all, tile, group);
+      at[0] = sum.x;
+      at[Tile::kPitch] = sum.y;
+      at[8] = sum.z;
+      at[Tile::kPitch + 8] = sum.w;
+    }
+  }
+}
+
 // Adds up what the warps have of each element of y, and stores it.
 template <typename Tile>
 __device__ __forceinline__ void store_panel(const StreamArguments& args, const float* sums,
-                                            int first_row, float factor) {
+                                            int warps, int first_row, float factor) {
   constexpr int kWarpSums = Tile::kTokens * Tile::kPitch;
   const int elements = static_cast<int>(args.out.M) * Tile::kRows;
-  for (int i = threadIdx.x; i < elements; i += Tile::kThreads) {
+  for (int i = threadIdx.x; i < elements; i += warps * 32) {
     const int row = i % Tile::kRows, m = i / Tile::kRows;
     float sum = 0.0f;
 #pragma unroll
-    for (int w = 0; w < Tile::kWarps; ++w) sum += sums[w * kWarpSums + m * Tile::kPitch + row];
+    for (int w = 0; w < warps; ++w) sum += sums[w * kWarpSums + m * Tile::kPitch + row];
     const int64_t n = first_row + row;
     store_element(args.out, m, n, sum * factor + load_bias(args.out, n));
   }
@@ -59,7 +84,7 @@ __global__ void MY_OPS_SM90_BLOCKS(Tile::kThreads) fp4_panel_kernel(const Stream
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Step = StreamStep<Tile>;
   extern __shared__ __align__(128) uint8_t shared[];
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int warp = threadIdx.x / 32;
   const int M = static_cast<int>(args.out.M);
   // The last panel overlaps the one before it where N is no multiple; both write the same.
   const int first_row =
@@ -107,34 +132,18 @@ __global__ void MY_OPS_SM90_BLOCKS(Tile::kThreads) fp4_panel_kernel(const Stream
   copy_async_wait<0>();
   __syncthreads();  // sums take the place of everything else
   auto* const all = reinterpret_cast<float*>(shared);
-  float* const mine = all + warp * Tile::kTokens * Tile::kPitch;
-  // Elements 0, kPitch, 8 and kPitch + 8 from there on are this lane's of a sum.
-  const auto place = [&](int tile, int group) {
-    return mine + (8 * group + lane % 4 * 2) * Tile::kPitch + tile * 16 + lane / 4;
-  };
-#pragma unroll
-  for (int tile = 0; tile < Tile::kTiles; ++tile) {
-#pragma unroll
-    for (int group = 0; group < Tile::kGroups; ++group) {
-      const float4 sum = Step::total(sums[tile][group]);
-      float* const at = place(tile, group);
-      at[0] = sum.x;
-      at[Tile::kPitch] = sum.y;
-      at[8] = sum.z;
-      at[Tile::kPitch + 8] = sum.w;
-    }
-  }
+  put_sums<Tile>(all, sums);
   if (Step::kMx && !__all_sync(~0u, fitting.all_fit())) {
 #pragma unroll 1
     for (int tile = 0; tile < Tile::kTiles; ++tile) {
-      add_missing<Tile>(args, first_row + tile * kStreamRows, warp,
-                        [&](int group, int i) -> float& {
-                          return place(tile, group)[i % 2 * Tile::kPitch + i / 2 * 8];
-                        });
+      add_missing<Tile>(
+          args, first_row + tile * kStreamRows, warp, [&](int group, int i) -> float& {
+            return sum_place<Tile>(all, tile, group)[i % 2 * Tile::kPitch + i / 2 * 8];
+          });
     }
   }
   __syncthreads();
-  store_panel<Tile>(args, all, first_row, scale.sum_factor);
+  store_panel<Tile>(args, all, Tile::kWarps, first_row, scale.sum_factor);
 #endif
 }
 

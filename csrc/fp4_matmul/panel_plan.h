@@ -2,6 +2,7 @@
 // shape always gives the same bits. Needs no torch.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "common/ceil_div.h"
@@ -20,6 +21,7 @@ struct PanelPlan {
   int tiles = 0;   // of 16 rows of the weight, in a panel; 0: the kernel is not for this product
   int groups = 1;  // of eight rows of x
   int panels = 0;
+  int warps = 0;  // of a block, of a ragged weight
 };
 
 // Bytes within a panel of seven tiles, 56 for each column, are counted in 32 bits.
@@ -48,6 +50,50 @@ inline PanelPlan plan_panel(int64_t M, int64_t N, int64_t K, int scale_block, in
     }
   }
   return plan;
+}
+
+// Panels of a ragged weight lie in shared memory whole (ragged_kernel.cuh), behind barriers and a
+// step of x of each warp. With 12 warps a lane has 168 registers, which it needs.
+constexpr int kRaggedPanelWarps = 12;
+constexpr int kRaggedPanelX = 128;  // where x begins
+// More than half of an SM: where two blocks fit, some get two while others have none, 9.6 us at
+// M = 1, 4000 x 4128, for 6.8.
+constexpr int64_t kRaggedPanelLeast = 116 * 1024;
+
+// With 16 bytes for each tile of codes and of scales, and what the last row's last step reads
+// behind them.
+constexpr int64_t ragged_panel_bytes(int tiles, int groups, int warps, int64_t K, int scale_block) {
+  const int64_t x = int64_t{warps} * groups * 8 * kStreamDepth * 2;
+  const int64_t tile = kStreamRows * (K / 2 + ceil_div(K, int64_t{scale_block})) + 32;
+  return std::max(kRaggedPanelX + x + tiles * tile + kStreamDepth / 2, kRaggedPanelLeast);
+}
+
+// All panels at once, of two or three tiles, and as many warps as fit that all have as many steps
+// as another: K is often a little more than 16 steps, 9.3 us at M = 8, 5003 x 4112, with 9 warps,
+// and 9.8 with 12. Up to eight rows of x are for the stream kernel where half of the SMs would have
+// no panel, or warps more than two steps: 8.2 and 9.9 us at M = 1, 2000 x 8208.
+inline PanelPlan plan_ragged_panel(int64_t M, int64_t N, int64_t K, int scale_block,
+                                   int64_t max_shared_bytes, int sms) {
+  constexpr int kLeastWarps = 8;
+  const int64_t tiles = std::max<int64_t>(2, ceil_div(N, int64_t{kStreamRows} * sms));
+  if (M > kPanelTokens || N * K < 1 << 20 || K % kRaggedDepth != 0 || K >= kPanelMaxDepth ||
+      !rows_are_ragged(K, scale_block) || tiles > 3 || N < tiles * kStreamRows) {
+    return {};
+  }
+  PanelPlan plan;
+  plan.tiles = static_cast<int>(tiles);
+  plan.groups = M <= kStreamTokens ? 1 : 2;
+  plan.panels = static_cast<int>(ceil_div(N, tiles * kStreamRows));
+  const int64_t steps = ceil_div(K, int64_t{kStreamDepth});
+  for (int64_t rounds = ceil_div(steps, int64_t{kRaggedPanelWarps});; ++rounds) {
+    plan.warps = static_cast<int>(ceil_div(steps, rounds));
+    if (plan.groups == 1 && (rounds > 2 || plan.panels <= sms / 2)) return {};
+    if (ragged_panel_bytes(plan.tiles, plan.groups, plan.warps, K, scale_block) <=
+        max_shared_bytes) {
+      return plan;
+    }
+    if (plan.warps <= kLeastWarps) return {};
+  }
 }
 
 }  // namespace my_ops

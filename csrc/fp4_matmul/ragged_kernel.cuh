@@ -1,0 +1,173 @@
+// y = x * Wq^T + bias for up to 16 rows of x and a ragged weight (ragged_rows.h), on Hopper. Device
+// only, sm_90a, needs no torch.
+//
+// A block owns a panel of 16 kTiles rows and all of K, as in panel_kernel.cuh, but has all of it in
+// shared memory at once, as one stretch (ragged_rows.cuh). All its threads copy, and wait for the
+// copies of all at a barrier for each tile: 11.2 us at M = 16, 5003 x 4112. Rows by themselves, of
+// every warp its own steps, begin and end within lines of memory and take 12.1 us; the copy engine
+// takes 12.1 for the same stretches, in whatever pieces.
+#pragma once
+
+#include "common/overlap.cuh"
+#include "common/sm90_mbarrier.cuh"
+#include "fp4_matmul/panel_kernel.cuh"
+#include "fp4_matmul/ragged_rows.cuh"
+
+namespace my_ops {
+
+template <typename scalar_t_, Fp4Format kFormat_, int kTiles_, int kGroups_>
+struct RaggedPanelTile : StreamTile<scalar_t_, kFormat_, 1, true, false, kGroups_> {
+  static constexpr int kMaxWarps = kRaggedPanelWarps;
+  static constexpr int kTiles = kTiles_, kRows = kTiles * kStreamRows, kTokens = 8 * kGroups_;
+  static constexpr int kXBytes = kTokens * kStreamXBytes;  // of a warp's step
+  static constexpr int kPitch = kRows + 4;                 // of sums, so that lanes meet all banks
+  static_assert(kTokens * kPitch * 4 <= kXBytes, "sums take its place");
+  static_assert(kRaggedPanelX >= 8 * kTiles, "barriers come first");
+};
+
+// A lane's part of a step as in StreamStep, from a panel.
+template <typename Tile>
+class RaggedPanelStep {
+ public:
+  using Step = StreamStep<Tile>;
+
+  __device__ __forceinline__ RaggedPanelStep(const RaggedRows& codes, const RaggedRows& scales)
+      : low_codes_(codes.row(threadIdx.x % 32 / 4) + threadIdx.x % 4 * 16),
+        low_scales_(scales.row(threadIdx.x % 32 / 4) + threadIdx.x % 4 * kLaneScales),
+        code_rows_(codes.row(8) - codes.row(0)),
+        scale_rows_(scales.row(8) - scales.row(0)),
+        code_pitch_(codes.pitch()),
+        scale_pitch_(scales.pitch()) {}
+
+  __device__ __forceinline__ void load(int tile, int k, int left, typename Step::Codes& codes,
+                                       typename Step::Scales& scales) const {
+    const uint32_t from = low_codes_ + tile * code_pitch_ + k / 2;
+    const uint32_t scales_from = low_scales_ + tile * scale_pitch_ + k / Tile::kScaleBlock;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      codes.low[half] = load_words(from + half * 64);
+      codes.high[half] = load_words(from + half * 64 + code_rows_);
+      const uint32_t at = scales_from + half * Tile::kScaleBytes / 2;
+      scales.low[half] = load_scales(at);
+      scales.high[half] = load_scales(at + scale_rows_);
+      if (left < kStreamDepth) {
+        end_row(left - half * (kStreamDepth / 2), codes.low[half], scales.low[half]);
+        end_row(left - half * (kStreamDepth / 2), codes.high[half], scales.high[half]);
+      }
+    }
+  }
+
+ private:
+  static constexpr int kLaneScales = 32 / Tile::kScaleBlock;
+
+  // Of rows that begin at multiples of 8 bytes.
+  __device__ static __forceinline__ uint4 load_words(uint32_t from) {
+    uint4 v;
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(from));
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.z), "=r"(v.w) : "r"(from + 8));
+    return v;
+  }
+
+  __device__ static __forceinline__ uint32_t load_scales(uint32_t from) {
+    uint32_t first, second = 0;
+    asm volatile("ld.shared.u8 %0, [%1];" : "=r"(first) : "r"(from));
+    if constexpr (kLaneScales == 2) {
+      asm volatile("ld.shared.u8 %0, [%1];" : "=r"(second) : "r"(from + 1));
+    }
+    return first | second << 8;
+  }
+
+  // What lies behind K, `left` from the half step on, meets zeros of x. But a scale could be a NaN
+  // there, and the other half of a block of 32 could make an infinity of its scale.
+  __device__ static __forceinline__ void end_row(int left, uint4& codes, uint32_t& scales) {
+    left -= static_cast<int>(threadIdx.x) % 4 * 32;
+    if constexpr (kLaneScales == 1) {
+      if (left <= 0) scales = 127;  // 1
+      if (left <= 16) codes.z = codes.w = 0;
+    } else {
+      scales &= left <= 0 ? 0 : (left <= 16 ? 0xFF : 0xFFFF);
+    }
+  }
+
+  uint32_t low_codes_, low_scales_;    // of row lane / 4
+  uint32_t code_rows_, scale_rows_;    // to the one 8 below
+  uint32_t code_pitch_, scale_pitch_;  // to the next tile
+};
+
+// The thread arrives when its copies until here are done.
+__device__ __forceinline__ void arrive_after_copies(uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
+template <typename Tile>
+__global__ void MY_OPS_SM90_BLOCKS(Tile::kMaxWarps * 32)
+    fp4_ragged_kernel(const StreamArguments args) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  using Step = StreamStep<Tile>;
+  extern __shared__ __align__(128) uint8_t shared[];
+  const int warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  const int M = static_cast<int>(args.out.M), K = static_cast<int>(args.out.K);
+  // The last panel overlaps the one before it where N is no multiple; both write the same.
+  const int first_row =
+      min(static_cast<int>(blockIdx.x) * Tile::kRows, static_cast<int>(args.out.N) - Tile::kRows);
+  const uint32_t barriers = shared_address(shared);
+  uint8_t* const x_memory = shared + kRaggedPanelX + warp * Tile::kXBytes;
+  const uint32_t panel = barriers + kRaggedPanelX + warps * Tile::kXBytes;
+  const int row_codes = K / 2, row_scales = (K + Tile::kScaleBlock - 1) / Tile::kScaleBlock;
+  const RaggedRows codes(args.codes, first_row, args.out.N, row_codes, panel);
+  const RaggedRows scales(args.scales, first_row, args.out.N, row_scales,
+                          panel + Tile::kTiles * codes.pitch());
+
+  let_next_kernel_start();
+  if (threadIdx.x == 0) {
+    for (int tile = 0; tile < Tile::kTiles; ++tile) {
+      sm90::init_barrier(barriers + tile * 8, blockDim.x);
+    }
+  }
+  __syncthreads();
+  wait_for_previous_kernel();
+  const float amax = args.amax == nullptr ? 0.0f : __ldg(args.amax);
+  const auto copy_x = [&](int k) {
+    if (k < K) StreamX<Tile>::copy(args, x_memory, k);
+    copy_async_commit();
+  };
+  copy_x(warp * kStreamDepth);
+#pragma unroll 1
+  for (int tile = 0; tile < Tile::kTiles; ++tile) {
+    codes.copy(tile);
+    scales.copy(tile);
+    arrive_after_copies(barriers + tile * 8);
+  }
+  const FragmentScale scale = fragment_scale<typename Tile::scalar_t, Tile::kFormat>(
+      args.amax == nullptr ? nullptr : &amax);
+
+  const RaggedPanelStep<Tile> lane_step(codes, scales);
+  typename Step::Sums sums[Tile::kTiles] = {};
+#pragma unroll 1
+  for (int k = warp * kStreamDepth; k < K; k += warps * kStreamDepth) {
+    StreamX<Tile> x;
+    copy_async_wait<0>();
+    __syncwarp();
+    x.take(x_memory, M);
+    __syncwarp();
+    copy_x(k + warps * kStreamDepth);
+#pragma unroll
+    for (int tile = 0; tile < Tile::kTiles; ++tile) {
+      sm90::wait_barrier(barriers + tile * 8, 0);
+      typename Step::Codes step_codes;
+      typename Step::Scales step_scales;
+      lane_step.load(tile, k, K - k, step_codes, step_scales);
+      Step::multiply(sums[tile], step_codes, step_scales, x, scale.scale_factor);
+    }
+  }
+
+  copy_async_wait<0>();
+  __syncthreads();  // sums take the place of x
+  auto* const all = reinterpret_cast<float*>(shared + kRaggedPanelX);
+  put_sums<Tile>(all, sums);
+  __syncthreads();
+  store_panel<Tile>(args, all, warps, first_row, scale.sum_factor);
+#endif
+}
+
+}  // namespace my_ops
