@@ -18,4 +18,12 @@ __device__ __forceinline__ void wait_for_previous_kernel() {
 #endif
 }
 
+// In the later kernel, before it waits: that memory may still be written to, so it must not be
+// read, but it can be on its way to L2. `bytes` is a multiple of 16, and so is the address.
+__device__ __forceinline__ void prefetch_to_l2(const void* from, int bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+#endif
+}
+
 }  // namespace my_ops

@@ -21,7 +21,8 @@ struct RaggedPanelTile : StreamTile<scalar_t_, kFormat_, 1, true, false, kGroups
   static constexpr int kTiles = kTiles_, kRows = kTiles * kStreamRows, kTokens = 8 * kGroups_;
   static constexpr int kXBytes = kTokens * kStreamXBytes;  // of a warp's step
   static constexpr int kPitch = kRows + 4;                 // of sums, so that lanes meet all banks
-  static_assert(kTokens * kPitch * 4 <= kXBytes, "sums take its place");
+  static constexpr int kWarpSums = kTokens * kPitch;
+  static_assert(kWarpSums * 4 <= kXBytes, "sums take its place");
   static_assert(kRaggedPanelX >= 8 * kTiles, "barriers come first");
 };
 
@@ -94,6 +95,21 @@ class RaggedPanelStep {
   uint32_t code_pitch_, scale_pitch_;  // to the next tile
 };
 
+// Adds up what the warps have of each element of y, and stores it.
+template <typename Tile>
+__device__ __forceinline__ void store_ragged_panel(const StreamArguments& args, const float* sums,
+                                                   int warps, int first_row, float factor) {
+  const int elements = static_cast<int>(args.out.M) * Tile::kRows;
+  for (int i = threadIdx.x; i < elements; i += warps * 32) {
+    const int row = i % Tile::kRows, m = i / Tile::kRows;
+    float sum = 0.0f;
+#pragma unroll
+    for (int w = 0; w < warps; ++w) sum += sums[w * Tile::kWarpSums + m * Tile::kPitch + row];
+    const int64_t n = first_row + row;
+    store_element(args.out, m, n, sum * factor + load_bias(args.out, n));
+  }
+}
+
 // The thread arrives when its copies until here are done.
 __device__ __forceinline__ void arrive_after_copies(uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
@@ -126,7 +142,7 @@ __global__ void MY_OPS_SM90_BLOCKS(Tile::kMaxWarps * 32)
   }
   __syncthreads();
   wait_for_previous_kernel();
-  const float amax = args.amax == nullptr ? 0.0f : __ldg(args.amax);
+  const float amax = load_amax(args);
   const auto copy_x = [&](int k) {
     if (k < K) StreamX<Tile>::copy(args, x_memory, k);
     copy_async_commit();
@@ -138,8 +154,7 @@ __global__ void MY_OPS_SM90_BLOCKS(Tile::kMaxWarps * 32)
     scales.copy(tile);
     arrive_after_copies(barriers + tile * 8);
   }
-  const FragmentScale scale = fragment_scale<typename Tile::scalar_t, Tile::kFormat>(
-      args.amax == nullptr ? nullptr : &amax);
+  const FragmentScale scale = stream_scale<Tile>(args, amax);
 
   const RaggedPanelStep<Tile> lane_step(codes, scales);
   typename Step::Sums sums[Tile::kTiles] = {};
@@ -164,9 +179,9 @@ __global__ void MY_OPS_SM90_BLOCKS(Tile::kMaxWarps * 32)
   copy_async_wait<0>();
   __syncthreads();  // sums take the place of x
   auto* const all = reinterpret_cast<float*>(shared + kRaggedPanelX);
-  put_sums<Tile>(all, sums);
+  put_sums<Tile>(all + warp * Tile::kWarpSums, sums);
   __syncthreads();
-  store_panel<Tile>(args, all, warps, first_row, scale.sum_factor);
+  store_ragged_panel<Tile>(args, all, warps, first_row, scale.sum_factor);
 #endif
 }
 

@@ -8,7 +8,7 @@
 // mma's operand A, x is B. Nothing waits for another warp until the sums of four tiles are added,
 // in the order of K. A longer K takes another pass over these four tiles.
 //
-// 12.4, 13.2 and 13.7 us at M = 1, 4 and 8, 8192 x 8192, bfloat16 and NVFP4, for 9.4 of reading
+// 11.9, 12.4 and 12.8 us at M = 1, 4 and 8, 8192 x 8192, bfloat16 and NVFP4, for 9.4 of reading
 // alone: decoding takes the time of reading. No faster: x straight into registers (14.3 and 15.6 at
 // M = 4 and 8), codes and scales by a table in shared memory (15.2 for 14.2), K divided between two
 // blocks of a cluster (2 us more), steps of 128 codes, two to four ahead (14.1 to 14.4), half as
@@ -29,11 +29,11 @@ __device__ __forceinline__ void store_stream_sums(const StreamArguments& args,
   const auto* const sums = reinterpret_cast<const float*>(shared + args.memory.sums);
   const int M = static_cast<int>(args.out.M);
   // Neighbouring threads take what lies side by side: mma's four elements of a lane, of the lanes
-  // that have rows of x.
-  const int pairs = (M + 1) / 2;
-  for (int i = threadIdx.x; i < tiles * pairs * 32; i += blockDim.x) {
-    const int element = i % 4, pair = i / 4 % pairs;
-    const int g = i / (4 * pairs) % 8, tile = i / (4 * pairs) / 8;
+  // that have rows of x, or of the next power of two.
+  const int pairs = M <= 2 ? 0 : (M <= 4 ? 1 : 2);  // log2
+  for (int i = threadIdx.x; i < tiles << (pairs + 5); i += blockDim.x) {
+    const int element = i % 4, pair = i / 4 & ((1 << pairs) - 1);
+    const int g = i >> (pairs + 2) & 7, tile = i >> (pairs + 5);
     const int m = pair * 2 + element % 2, row = g + element / 2 * 8;
     const float* const mine = sums + tile * 128 + (g * 4 + pair) * 4 + element;
     float sum = 0.0f;
@@ -58,8 +58,6 @@ __global__ void __launch_bounds__(Tile::kMaxWarps * 32, 1)
   const int pass_k = warps * Tile::kSteps * kStreamDepth;
 
   let_next_kernel_start();
-  wait_for_previous_kernel();
-  const float amax = args.amax == nullptr ? 0.0f : __ldg(args.amax);
   uint8_t* const memory = shared + warp * args.memory.bytes;
   const int x_step = M * kStreamXBytes;  // of x in shared memory
   const auto copy_x = [&](int step, int pass) {
@@ -72,19 +70,18 @@ __global__ void __launch_bounds__(Tile::kMaxWarps * 32, 1)
     ring.load(next, step, tiles, pass_k);
     if (step == Tile::kSteps - 1) next.advance(tiles, args.passes);
   };
+  // What is copied first, so that little is left to do behind the wait.
+  const uint16_t* const x_source = StreamX<Tile>::source(args, first_k);
+  const uint32_t x_to = shared_address(memory + args.memory.x);
+  const auto copy_first_x = [&](int step) {
+    const int k = step * kStreamDepth;
+    StreamX<Tile>::copy(args, x_to + step * x_step, x_source + k, first_k + k);
+  };
+  const auto source = ring.source(next, pass_k);
+  if constexpr (!Tile::kRagged) prefetch_first_rows(args);
+  wait_for_previous_kernel();
   // One or two rows come before the weight, of more the second step comes between its two.
   constexpr int kFirstSteps = Tile::kColumns ? Tile::kSteps : 1;
-#pragma unroll
-  for (int s = 0; s < kFirstSteps; ++s) copy_x(s, 0);
-  copy_async_commit();
-#pragma unroll
-  for (int slot = 0; slot < kStreamSlots; ++slot) {
-    if (slot >= kFirstSteps && slot < Tile::kSteps) copy_x(slot, 0);
-    load_next(slot % Tile::kSteps);
-  }
-  const FragmentScale scale = fragment_scale<typename Tile::scalar_t, Tile::kFormat>(
-      args.amax == nullptr ? nullptr : &amax);
-
   StreamX<Tile> x[Tile::kSteps];
   const uint8_t* const shared_x = memory + args.memory.x;
   const auto take_x = [&](int step) { x[step].take(shared_x + step * x_step, M); };
@@ -98,9 +95,34 @@ __global__ void __launch_bounds__(Tile::kMaxWarps * 32, 1)
     }
     fresh = true;
   };
-  copy_async_wait<kStreamSlots>();
+  // amax comes with x, into the second slot, which is free until x is taken: the compiler put a
+  // load of it behind the copies of the weight, and it came 1 us later.
+  uint8_t* const shared_amax = memory + Tile::kCodeSlotBytes;
+  if (args.amax != nullptr && lane == 0) copy_async<4>(shared_amax, args.amax, 4);
+#pragma unroll
+  for (int s = 0; s < kFirstSteps; ++s) copy_first_x(s);
+  copy_async_commit();
+  ring.load(source, 0);
+  if (Tile::kSteps == 1) next.advance(tiles, args.passes);
+  ring.commit();
+  // What all blocks ask for at once takes 2 us to come, and x would come behind it: the second slot
+  // waits for x. Otherwise 12.9 us for 11.9 at M = 1, 12.7 for 12.4 at M = 4.
+  copy_async_wait<1>();
   __syncwarp();
+  const float amax = *reinterpret_cast<const float*>(shared_amax);
   take_first_x();
+  __syncwarp();
+  static_assert(kStreamSlots == 2);
+  if constexpr (Tile::kSteps == 1) {
+    load_next(0);
+  } else {
+    if (kFirstSteps == 1) copy_first_x(1);
+    ring.load(source, 1);
+    next.advance(tiles, args.passes);
+    ring.commit();
+  }
+  const FragmentScale scale = stream_scale<Tile>(args, amax);
+
   const auto multiply_tile = [&](auto columns, typename Step::Sums& sums, int shift) {
     typename Step::Scales scales[Tile::kSteps];
 #pragma unroll
@@ -164,7 +186,7 @@ __global__ void __launch_bounds__(Tile::kMaxWarps * 32, 1)
     }
     __syncthreads();
     store_stream_sums(args, shared, group, group_tiles, scale.sum_factor);
-    __syncthreads();
+    if (group + kStreamGroup * static_cast<int>(gridDim.x) < tiles) __syncthreads();
   }
 }
 

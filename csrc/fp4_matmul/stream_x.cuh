@@ -13,23 +13,40 @@ __device__ __forceinline__ uint4 load_shared16(const uint8_t* from) {
   return *reinterpret_cast<const uint4*>(from);
 }
 
+// Two calls, as for one with either pointer amax would have to lie in memory: writing it there
+// waits for it, in front of the next copies.
+template <typename Tile>
+__device__ __forceinline__ FragmentScale stream_scale(const StreamArguments& args, float amax) {
+  using scalar_t = typename Tile::scalar_t;
+  return args.amax == nullptr ? fragment_scale<scalar_t, Tile::kFormat>(nullptr)
+                              : fragment_scale<scalar_t, Tile::kFormat>(&amax);
+}
+
 // A step of x. A lane has of row lane / 4 of each group the elements at the same k as its codes;
 // with kColumns lane 8 t + 4 m + t of x's row m alone, and the other columns of B are zeros.
 template <typename Tile>
 struct StreamX {
   uint4 words[Tile::kGroups][8];
 
+  // Where a lane's copies of a step begin, in the first row.
+  __device__ static __forceinline__ const uint16_t* source(const StreamArguments& args, int k) {
+    return static_cast<const uint16_t*>(args.x) + k + threadIdx.x % 32 * 8;
+  }
+
   // Starts the copies of a step, whole rows: straight into registers lanes would read 16 bytes 64
   // bytes apart, and the 17 MB of 8 rows took 2 us longer.
   __device__ static __forceinline__ void copy(const StreamArguments& args, uint8_t* to, int k) {
+    copy(args, shared_address(to), source(args, k), k);
+  }
+  __device__ static __forceinline__ void copy(const StreamArguments& args, uint32_t to,
+                                              const uint16_t* from, int k) {
     constexpr int kRows = Tile::kColumns ? kStreamColumns : 8 * Tile::kGroups;
     const int lane = threadIdx.x % 32;
     const int valid = k + lane * 8 < static_cast<int>(args.out.K) ? 16 : 0;
-    const auto* from = static_cast<const uint16_t*>(args.x) + k + lane * 8;
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
       if (row < static_cast<int>(args.out.M)) {
-        copy_async<16>(to + row * kStreamXBytes + place(row, lane), from, valid);
+        copy_async_to<16>(to + row * kStreamXBytes + place(row, lane), from, valid);
       }
       from += args.x_stride;
     }
