@@ -103,24 +103,30 @@ __device__ __forceinline__ void prefetch_panel(const StreamArguments& args, int 
                  static_cast<int>(min(kBytes, row_codes)));
 }
 
-// Adds what a warp's sums of a tile lack: element(group, i) is one of this lane's.
-template <typename Tile, typename Element>
-__device__ __forceinline__ void add_missing(const StreamArguments& args, int first_n, int warp,
-                                            const Element& element) {
+// Adds what a warp's sums lack.
+template <typename Tile>
+__device__ __forceinline__ void add_missing(const StreamArguments& args, float* mine, int first_row,
+                                            int warp, int warps) {
   static_assert(kStreamDepth == BlockRows::kStep);
   const int K = static_cast<int>(args.out.K), M = static_cast<int>(args.out.M);
-  const BlockRows rows(args.codes, args.scales, first_n, K, warp * kStreamDepth, K,
-                       Tile::kWarps * kStreamDepth);
-  float sums[4 * Tile::kGroups];
+#pragma unroll 1
+  for (int tile = 0; tile < Tile::kTiles; ++tile) {
+    const BlockRows rows(args.codes, args.scales, first_row + tile * kStreamRows, K,
+                         warp * kStreamDepth, K, warps * kStreamDepth);
+    const auto element = [&](int i) -> float& {
+      return sum_place<Tile>(mine, tile, i / 4)[i % 2 * Tile::kPitch + i % 4 / 2 * 8];
+    };
+    float sums[4 * Tile::kGroups];
 #pragma unroll
-  for (int i = 0; i < 4 * Tile::kGroups; ++i) sums[i] = element(i / 4, i % 4);
-  add_missing_blocks<typename Tile::scalar_t, Tile::kGroups>(sums, rows, [&](int group, int k) {
-    const int row = min(8 * group + static_cast<int>(threadIdx.x) % 32 / 4, M - 1);
-    const auto* const from = static_cast<const uint16_t*>(args.x) + row * args.x_stride + k;
-    return pair_order(k < K ? *reinterpret_cast<const uint4*>(from) : uint4{});
-  });
+    for (int i = 0; i < 4 * Tile::kGroups; ++i) sums[i] = element(i);
+    add_missing_blocks<typename Tile::scalar_t, Tile::kGroups>(sums, rows, [&](int group, int k) {
+      const int row = min(8 * group + static_cast<int>(threadIdx.x) % 32 / 4, M - 1);
+      const auto* const from = static_cast<const uint16_t*>(args.x) + row * args.x_stride + k;
+      return pair_order(k < K ? *reinterpret_cast<const uint4*>(from) : uint4{});
+    });
 #pragma unroll
-  for (int i = 0; i < 4 * Tile::kGroups; ++i) element(i / 4, i % 4) = sums[i];
+    for (int i = 0; i < 4 * Tile::kGroups; ++i) element(i) = sums[i];
+  }
 }
 
 template <typename Tile>
@@ -183,13 +189,7 @@ __global__ void MY_OPS_SM90_BLOCKS(Tile::kThreads) fp4_panel_kernel(const Stream
   float* const mine = all + warp * (Tile::kWarpBytes / 4);
   put_sums<Tile>(mine, sums);
   if (Step::kMx && !__all_sync(~0u, fitting.all_fit())) {
-#pragma unroll 1
-    for (int tile = 0; tile < Tile::kTiles; ++tile) {
-      add_missing<Tile>(
-          args, first_row + tile * kStreamRows, warp, [&](int group, int i) -> float& {
-            return sum_place<Tile>(mine, tile, group)[i % 2 * Tile::kPitch + i / 2 * 8];
-          });
-    }
+    add_missing<Tile>(args, mine, first_row, warp, Tile::kWarps);
   }
   __syncthreads();
   store_panel<Tile>(args, all, first_row, scale.sum_factor);

@@ -158,6 +158,7 @@ __global__ void MY_OPS_SM90_BLOCKS(Tile::kMaxWarps * 32)
 
   const RaggedPanelStep<Tile> lane_step(codes, scales);
   typename Step::Sums sums[Tile::kTiles] = {};
+  FittingScales<typename Tile::scalar_t> fitting;
 #pragma unroll 1
   for (int k = warp * kStreamDepth; k < K; k += warps * kStreamDepth) {
     StreamX<Tile> x;
@@ -168,18 +169,25 @@ __global__ void MY_OPS_SM90_BLOCKS(Tile::kMaxWarps * 32)
     copy_x(k + warps * kStreamDepth);
 #pragma unroll
     for (int tile = 0; tile < Tile::kTiles; ++tile) {
-      sm90::wait_barrier(barriers + tile * 8, 0);
+      // Behind the end of a tile's last row the next tile's first is read.
+      const int last_read = min(tile + (K - k < kStreamDepth ? 1 : 0), Tile::kTiles - 1);
+      sm90::wait_barrier(barriers + last_read * 8, 0);
       typename Step::Codes step_codes;
       typename Step::Scales step_scales;
       lane_step.load(tile, k, K - k, step_codes, step_scales);
-      Step::multiply(sums[tile], step_codes, step_scales, x, scale.scale_factor);
+      Step::multiply_once(sums[tile], step_codes, step_scales, x, scale.scale_factor,
+                          [&](uint32_t codes, uint32_t byte) { return fitting.pair(codes, byte); });
     }
   }
 
   copy_async_wait<0>();
   __syncthreads();  // sums take the place of x
   auto* const all = reinterpret_cast<float*>(shared + kRaggedPanelX);
-  put_sums<Tile>(all + warp * Tile::kWarpSums, sums);
+  float* const mine = all + warp * Tile::kWarpSums;
+  put_sums<Tile>(mine, sums);
+  if (Step::kMx && !__all_sync(~0u, fitting.all_fit())) {
+    add_missing<Tile>(args, mine, first_row, warp, warps);
+  }
   __syncthreads();
   store_ragged_panel<Tile>(args, all, warps, first_row, scale.sum_factor);
 #endif
