@@ -146,6 +146,12 @@ def wrong_calls(x, q):
         "a_amax: expected None": (ops.fp4_matmul_forward, *factor, *right, *mx),
         "grad: expected as many": (ops.fp4_matmul_backward_A, grad[:, 1:], *right, *names),
         "grad: expected": (ops.fp4_matmul_backward_B, *factor, grad[:1], *names),
+        "fp4_matmul_pair_backward: grad: expected as many": (
+            ops.fp4_matmul_pair_backward, grad[:, 1:], *factor, *right, *names, "float32"
+        ),
+        "fp4_matmul_pair_backward: grad: expected the leading": (
+            ops.fp4_matmul_pair_backward, grad[:1], *factor, *right, *names, "float32"
+        ),
         "x: expected as many": (ops.fp4_linear_forward, x[:, 1:], *factor, None, "nvfp4"),
         "bias: expected the shape": (ops.fp4_linear_forward, x, *factor, other, "nvfp4"),
         "bias: expected float32": (ops.fp4_linear_forward, x, *factor, bias.int(), "nvfp4"),

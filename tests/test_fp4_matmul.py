@@ -75,15 +75,17 @@ def test_product_of_the_quantized_operands(device, format, M, K, N):
         assert torch.equal(my_ops.fp4_matmul(a, qb, format), y)
 
 
-# On Hopper one launch quantizes both: rows and columns of b, their tails, b with a pitch, several
-# leading dimensions; and where that is not done: K, N or b that is not aligned.
+# On Hopper both are quantized together: rows and columns of b, their tails, b with a pitch, several
+# leading dimensions, K that is not whole tiles; and where that is not done: K, N or b that is not
+# aligned. The largest values come last or first.
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize(
     ("leading", "K", "N"),
     [
         ([520], 2176, 2056),
-        ([3, 260], 1152, 1032),
+        ([2, 260], 2176, 2056),
+        ([2, 300], 2240, 2056),
         ([300], 4096, 16384),
         ([257], 1040, 1032),
         ([257], 1152, 1028),
@@ -93,8 +95,16 @@ def test_operands_that_are_quantized_together(device, dtype, format, leading, K,
     if device == "cpu":
         K, N = K // 8, N // 8
     a = torch.randn(*leading, K, dtype=dtype, device=device)
-    a.view(-1, K)[1, ::128], a.view(-1, K)[2, 5], a.view(-1, K)[3, 7] = 0, torch.nan, torch.inf
+    a.view(-1, K)[1, ::128], a.view(-1, K)[-1, -1] = 0, 100
     wide = torch.randn(K, N + 8, dtype=dtype, device=device)
+    wide[-1, -20:] = -200
+    assert_quantized_together(a, wide, format)
+    a.view(-1, K)[2, 5], a.view(-1, K)[3, 7] = torch.nan, torch.inf
+    assert_quantized_together(a, wide, format)
+
+
+def assert_quantized_together(a, wide, format):
+    N, dtype = wide.shape[1] - 8, a.dtype
     for b in wide[:, :N].contiguous(), wide[:, :N], wide[:, :N].t().contiguous().t(), wide[:, 1:9]:
         name = str(dtype).removeprefix("torch.")
         y, *parts = torch.ops.my_ops.fp4_matmul_pair_forward(a, b, format, name)
@@ -350,12 +360,16 @@ def test_gradients_are_straight_through(device, format, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("format", FORMATS)
-def test_gradients_of_a_large_product(device, format, dtype):
-    """From 2^20 elements of a factor on, the gradients have a kernel of their own on Hopper."""
-    a = torch.randn(1032, 1024, dtype=dtype, device=device)
-    grad = torch.randn(1032, 1104, dtype=dtype, device=device)
+@pytest.mark.parametrize(("M", "K", "N"), [(1032, 1024, 1104), (2056, 2304, 1032)])
+def test_gradients_of_a_large_product(device, format, dtype, M, K, N):
+    """From 2^20 elements of a factor on, the gradients have a kernel of their own on Hopper. In the
+    second case the first product has more tiles than fit at once."""
+    if device == "cpu":
+        M, K, N = M // 8, K // 8, N // 8
+    a = torch.randn(M, K, dtype=dtype, device=device)
+    grad = torch.randn(M, N, dtype=dtype, device=device)
     for b_dtype in (dtype, torch.float32):
-        b = torch.randn(1024, 1104, dtype=b_dtype, device=device)
+        b = torch.randn(K, N, dtype=b_dtype, device=device)
         qa, qb = quantized(a, b, format)
         left, right = PackedFactor.of(qa), PackedFactor.of(qb)
         for layout in (grad, grad.t().contiguous().t()):
@@ -425,12 +439,13 @@ def test_only_the_asked_for_gradient_is_computed(device, monkeypatch):
 
         return call
 
-    for name in ("_backward_A", "_backward_B"):
+    for name in ("_backward_A", "_backward_B", "_pair_backward"):
         monkeypatch.setattr(module, name, counted(name))
     a, b = torch.randn(4, 16, device=device), torch.randn(16, 4, device=device)
     gradients(a, b, torch.ones(4, 4, device=device), "nvfp4", a)
     gradients(a, b, torch.ones(4, 4, device=device), "nvfp4", b)
-    assert calls == ["_backward_A", "_backward_B"]
+    gradients(a, b, torch.ones(4, 4, device=device), "nvfp4", a, b)
+    assert calls == ["_backward_A", "_backward_B", "_pair_backward"]
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -682,8 +697,12 @@ def test_errors_of_the_raw_operators(device):
 
 
 @pytest.mark.cuda
-def test_no_synchronization_and_graph_capture():
-    a, b = torch.randn(64, 128, device="cuda"), torch.randn(128, 32, device="cuda")
+@pytest.mark.parametrize(
+    ("M", "K", "N", "dtype"),
+    [(64, 128, 32, torch.float32), (1040, 2176, 2056, torch.bfloat16)],
+)
+def test_no_synchronization_and_graph_capture(M, K, N, dtype):
+    a, b = (torch.randn(*shape, dtype=dtype, device="cuda") for shape in ((M, K), (K, N)))
     leaves = a.requires_grad_(), b.requires_grad_()
 
     def step():

@@ -16,7 +16,8 @@ EPS = 1e-6
 # Columns in chunks of 16 bytes: 8 lanes to 16 and 32, a warp to 64 and 128, a block to 1024, 1 to
 # 16 blocks with a ring to 32768 (float32: 65536), two launches beyond. Ragged rows, with up to a
 # chunk more: 4, 8, 16 and 32 lanes to 16, 32, 64 and 128, then blocks of warps of 127.
-CHUNKS = [1, 16, 17, 32, 33, 64, 65, 128, 129, 1023, 1024, 1025, 2048, 2049, 5000, 32768, 65537]
+CHUNKS = [1, 16, 17, 32, 33, 64, 65, 128, 129, 1023, 1024, 1025, 2048, 2049, 5000, 32768, 32769]
+CHUNKS += [45000, 65536, 65537]
 TOLERANCE = {torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7, torch.float32: 2.0**-20}
 
 

@@ -174,6 +174,7 @@ LINEAR_SHAPES = [
     *((37, 29, 53), (1031, 2057, 64)),
     *((8, 1032, 1024), (16, 2056, 1024), (40, 4104, 1024)),
     *((3, 1030, 2064), (13, 1030, 2064), (29, 1030, 2064), (50, 1030, 2064), (97, 1030, 2064)),
+    *((20, 17000, 256), (8, 2200, 2896)),
     *((300, 1030, 2064), (1, 1030, 2096), (3, 5000, 272), (13, 5000, 272), (3, 8203, 144)),
 ]
 
@@ -194,7 +195,11 @@ def fp4_matmul():
             backward(
                 my_ops.fp4_matmul(tensor(m, k, dtype=dtype), tensor(k, n, dtype=dtype), format)
             )
-    # Both operands quantized by one launch: b along its rows, and transposed.
+    # Both gradients by wide tiles, the second factor widened beside the first product.
+    for format in FORMATS:
+        a, b = (tensor(*shape, dtype=torch.bfloat16) for shape in ((1040, 1024), (1024, 1104)))
+        backward(my_ops.fp4_matmul(a, b, format))
+    # Both operands quantized together: b along its rows, and transposed.
     for i, format in enumerate(FORMATS):
         dtype = (torch.bfloat16, torch.float16)[i]
         a = tensor(385, 256, dtype=dtype)

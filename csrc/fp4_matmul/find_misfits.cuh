@@ -1,4 +1,4 @@
-// Which E8M0 scales the fused kernel's float16 operands cannot hold. Device only, needs no torch.
+// Which E8M0 scales the wide kernel's float16 operands cannot hold. Device only, needs no torch.
 #pragma once
 
 #include "fp4_matmul/fp4_e8m0.cuh"

@@ -66,9 +66,10 @@ __device__ __forceinline__ uint32_t e8m0_bf16_pair(uint32_t byte) {
   return (byte == 0 ? 0x0040u : (byte == kE8M0NaN ? 0x7FC0u : byte << 7)) * 0x00010001u;
 }
 
-// Eight codes times any E8M0 scale: in bfloat16, by two multiplications.
+// Eight codes times any E8M0 scale and 2^(kExponent - 126): in bfloat16, by two multiplications.
+template <uint32_t kExponent = 126>
 __device__ __forceinline__ void decode_wide(uint32_t codes, uint32_t byte, uint32_t (&pairs)[4]) {
-  constexpr uint32_t kBias = 0x7E807E80u;  // 2^126
+  constexpr uint32_t kBias = (kExponent + 127) * 0x00800080u;
   code_pairs(__nv_bfloat16{}, codes, pairs);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {

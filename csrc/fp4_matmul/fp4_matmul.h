@@ -10,10 +10,11 @@
 //
 // Kernels on CUDA. Any product: fp4_matmul_kernel.cuh. A second factor with at least 2^20 elements
 // that is stored along the contracted dimension: stream_kernel.cuh for up to 8 rows of 16 bits,
-// panel_kernel.cuh on Hopper for up to 16, fused_kernel.cuh there for more, and for FP4 x. One that
-// is stored along the other, as the gradients' are: outer_kernel.cuh for few rows, wide_kernel.cuh
-// on Hopper for more, both of 16 bits. Two dense operands of a large product are quantized together
-// there, by pair_kernel.cuh.
+// on Hopper panel_kernel.cuh for up to 16, and for few with a long K, ragged_kernel.cuh for up to
+// 16 where rows are ragged, and fused_kernel.cuh for more, and for FP4 x. One that is stored along
+// the other, as the gradients' are: outer_kernel.cuh for few rows, wide_kernel.cuh on Hopper for
+// more, both of 16 bits. Two dense operands of a large product are quantized together there, by
+// pair_kernel.cuh.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -26,8 +27,8 @@
 
 namespace my_ops {
 
-// The operators: checks, allocation, choice of the device (fp4_matmul.cpp, fp4_gradients.cpp).
-// Shapes are logical.
+// The operators: checks, allocation, choice of the device (fp4_matmul.cpp, fp4_gradients.cpp,
+// fp4_pair.cpp). Shapes are logical.
 at::Tensor fp4_matmul_forward(const at::Tensor& a_packed, const at::Tensor& a_scale,
                               const std::optional<at::Tensor>& a_amax, at::IntArrayRef a_shape,
                               bool a_transposed, const at::Tensor& b_packed,

@@ -18,7 +18,7 @@ __device__ __forceinline__ bool any_misfit(const int* flags, int count) {
   return __any_sync(~0u, found);
 }
 
-// The same, looked for by all threads of a block: of a thousand flags each reads only a few.
+// The same, looked for by all threads of a block: of the flags each reads one at most.
 __device__ __forceinline__ bool any_misfit_for_block(const Misfits& misfits) {
   bool found = false;
   for (int i = threadIdx.x; i < misfits.count; i += blockDim.x) found |= misfits.flags[i] != 0;

@@ -49,7 +49,7 @@ PairPart view_of(const Part& part) {
   return {part.packed, part.scale, part.amax.dim() == 0 ? TensorView(part.amax) : TensorView()};
 }
 
-// Nothing where one launch does not quantize both.
+// Nothing where they are not quantized together.
 std::optional<PairResults> forward_together(const at::Tensor& a, const at::Tensor& b,
                                             Fp4Format format, at::ScalarType dtype) {
   if (a.numel() == 0 || b.numel() == 0 || !a.is_contiguous()) return std::nullopt;

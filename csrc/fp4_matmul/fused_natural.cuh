@@ -67,7 +67,6 @@ template <typename Tile>
 struct NaturalHalfStep {
   using scalar_t = typename Tile::scalar_t;
   static constexpr bool kMx = Tile::kFormat == Fp4Format::mxfp4;
-  static constexpr bool kHalf = std::is_same_v<scalar_t, __half>;
   const float factor;
   uint32_t low[4], high[4];  // the words of either row
   // NVFP4: two of the eight scales of either row, the other lanes of the quad have the others.

@@ -98,7 +98,6 @@ template <typename Tile>
 struct HalfStep {
   using scalar_t = typename Tile::scalar_t;
   static constexpr bool kMx = Tile::kFormat == Fp4Format::mxfp4;
-  static constexpr bool kHalf = std::is_same_v<scalar_t, __half>;
   const float factor;
   uint4 low, high;                       // the words of either row
   uint32_t low_byte = 0, high_byte = 0;  // of scales

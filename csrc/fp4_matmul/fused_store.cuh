@@ -44,6 +44,14 @@ struct StripWriter {
     bias_high = n + 8 < out.N ? load_bias(out, n + 8) : 0.0f;
   }
 
+  // Whether a row is stored by this warp. The last warp's 16 rows may overlap those in front, from
+  // the last multiple of 16 on they are its own (warp_row): where scales do not fit 16 bits, both
+  // may add in another order.
+  __device__ __forceinline__ bool owns(int64_t row) const {
+    const int64_t first = n - threadIdx.x % 32 / 4;
+    return row >= (first + 15) / 16 * 16 && row < out.N;
+  }
+
   // Tokens first_token + 2 * (lane % 4) and the next: sums x, y of row n and z, w of n + 8.
   __device__ __forceinline__ void store(int64_t first_token, float4 sum) const {
     const float results[4] = {scale(sum.x) + bias_low, scale(sum.y) + bias_low,
@@ -51,7 +59,7 @@ struct StripWriter {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int64_t token = first_token + threadIdx.x % 4 * 2 + i % 2;
-      if (token < out.M && n + i / 2 * 8 < out.N) {
+      if (token < out.M && owns(n + i / 2 * 8)) {
         store_element(out, token, n + i / 2 * 8, results[i]);
       }
     }
@@ -76,7 +84,7 @@ __device__ __forceinline__ void store_vectors(const StripWriter& writer, int64_t
   const int64_t m = first_m + t / 2 * distance + (kAlongN ? lane / 4 : 0);
   const int64_t n = writer.n + t % 2 * 8 - (kAlongN ? lane / 4 : 0);
   const ProductOutput& out = writer.out;
-  if (m >= out.M || n >= out.N) return;
+  if (m >= out.M || !writer.owns(n)) return;
   auto* const data = static_cast<uint16_t*>(out.data) + m * out.row_stride + n * out.col_stride;
   *reinterpret_cast<uint4*>(data) = vector;
 }

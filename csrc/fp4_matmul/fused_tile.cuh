@@ -72,7 +72,8 @@ struct FusedTile {
   static constexpr int kRings = kBarriers + 256;
   static constexpr int kSharedBytes = kRings + kConsumers / 32 * kSlots * kSlotBytes;
   static_assert(kSharedBytes <= 227 * 1024, "what a block may have");
-  static_assert(16 * kStages + 8 + 8 * (kStrips / 4) <= 256, "two a stage, those of an exchange");
+  static_assert(16 * kStages + 8 + 8 * ((kStrips / 2 + 1) / 2) <= 256,
+                "two a stage, those of an exchange");
 };
 
 // A warp's ring of codes and scales of its 16 rows: slots that the warp fills with asynchronous

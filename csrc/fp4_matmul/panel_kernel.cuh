@@ -62,6 +62,7 @@ __device__ __forceinline__ void store_panel(const StreamArguments& args, const f
     }
   }
   const int64_t n = first_row + row;
+  if (n < int64_t{blockIdx.x} * Tile::kRows) return;
   const float bias = load_bias(args.out, n);
   const int M = static_cast<int>(args.out.M);
   const auto store = [&](auto* to, auto narrow) {
@@ -136,7 +137,7 @@ __global__ void MY_OPS_SM90_BLOCKS(Tile::kThreads) fp4_panel_kernel(const Stream
   extern __shared__ __align__(128) uint8_t shared[];
   const int warp = threadIdx.x / 32;
   const int M = static_cast<int>(args.out.M);
-  // The last panel overlaps the one before it where N is no multiple; both write the same.
+  // The last panel overlaps the one before it where N is no multiple, which stores those rows.
   const int first_row =
       min(static_cast<int>(blockIdx.x) * Tile::kRows, static_cast<int>(args.out.N) - Tile::kRows);
   const int steps = static_cast<int>((args.out.K + kStreamDepth - 1) / kStreamDepth);

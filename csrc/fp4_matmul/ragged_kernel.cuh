@@ -102,6 +102,7 @@ __device__ __forceinline__ void store_ragged_panel(const StreamArguments& args, 
   const int elements = static_cast<int>(args.out.M) * Tile::kRows;
   for (int i = threadIdx.x; i < elements; i += warps * 32) {
     const int row = i % Tile::kRows, m = i / Tile::kRows;
+    if (first_row + row < static_cast<int>(blockIdx.x) * Tile::kRows) continue;
     float sum = 0.0f;
 #pragma unroll
     for (int w = 0; w < warps; ++w) sum += sums[w * Tile::kWarpSums + m * Tile::kPitch + row];
@@ -123,7 +124,7 @@ __global__ void MY_OPS_SM90_BLOCKS(Tile::kMaxWarps * 32)
   extern __shared__ __align__(128) uint8_t shared[];
   const int warp = threadIdx.x / 32, warps = blockDim.x / 32;
   const int M = static_cast<int>(args.out.M), K = static_cast<int>(args.out.K);
-  // The last panel overlaps the one before it where N is no multiple; both write the same.
+  // The last panel overlaps the one before it where N is no multiple, which stores those rows.
   const int first_row =
       min(static_cast<int>(blockIdx.x) * Tile::kRows, static_cast<int>(args.out.N) - Tile::kRows);
   const uint32_t barriers = shared_address(shared);

@@ -12,8 +12,8 @@
 // alone: decoding takes the time of reading. No faster: x straight into registers (14.3 and 15.6 at
 // M = 4 and 8), codes and scales by a table in shared memory (15.2 for 14.2), K divided between two
 // blocks of a cluster (2 us more), steps of 128 codes, two to four ahead (14.1 to 14.4), half as
-// many registers and two kernels on an SM, the next one's weight on its way to L2 (13.8 to 16.0), x
-// in shared memory alone with a barrier for each part of it (17.6 at M = 4, 26 at M = 8).
+// many registers and two kernels on an SM (13.8 to 16.0), x in shared memory alone with a barrier
+// for each part of it (17.6 at M = 4, 26 at M = 8).
 #pragma once
 
 #include "common/overlap.cuh"
@@ -39,8 +39,9 @@ __device__ __forceinline__ void store_stream_sums(const StreamArguments& args,
     float sum = 0.0f;
 #pragma unroll 16
     for (int w = 0; w < warps; ++w) sum += mine[w * pitch];
-    if (m < M) {
-      const int64_t n = stream_row(args, first_tile + tile * static_cast<int>(gridDim.x)) + row;
+    const int tile_of_all = first_tile + tile * static_cast<int>(gridDim.x);
+    const int64_t n = stream_row(args, tile_of_all) + row;
+    if (m < M && n >= int64_t{tile_of_all} * kStreamRows) {
       store_element(args.out, m, n, sum * factor + load_bias(args.out, n));
     }
   }

@@ -136,7 +136,8 @@ struct StreamStep {
     }
   }
 
-  // For any E8M0 scales, in bfloat16; float16 x as two pieces, the small one first.
+  // For any E8M0 scales, in bfloat16, times 2^-5 like the other sums; float16 x as two pieces, the
+  // small one first.
   __device__ static __forceinline__ void multiply_wide(Sums& sums, const Codes& codes,
                                                        const Scales& scales, const X& x) {
     constexpr __nv_bfloat16 kElement{};
@@ -146,8 +147,8 @@ struct StreamStep {
 #pragma unroll
       for (int w = 0; w < 4; ++w) {
         uint32_t a[4], b[4];
-        decode_wide(word(codes.low[half], w), scales.low[half], a);
-        decode_wide(word(codes.high[half], w), scales.high[half], b);
+        decode_wide<121>(word(codes.low[half], w), scales.low[half], a);
+        decode_wide<121>(word(codes.high[half], w), scales.high[half], b);
 #pragma unroll
         for (int group = 0; group < Tile::kGroups; ++group) {
           const uint4& v = x.words[group][half * 4 + w];
@@ -166,12 +167,11 @@ struct StreamStep {
         }
       }
     }
-    // The other sums are these over the factor that the result is multiplied by at last.
 #pragma unroll
     for (int group = 0; group < Tile::kGroups; ++group) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        sums[group][0][e] += parts[group][e] * 0x1p-5f;
+        sums[group][0][e] += parts[group][e];
       }
     }
   }

@@ -60,7 +60,7 @@ struct StreamCursor {
   }
 };
 
-// The last tile overlaps the one before it where N is no multiple of 16; both write the same.
+// The last tile overlaps the one before it where N is no multiple of 16, which stores those rows.
 __device__ __forceinline__ int stream_row(const StreamArguments& args, int tile) {
   return min(tile * kStreamRows, static_cast<int>(args.out.N) - kStreamRows);
 }

@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kWidenThreads) widen_kernel(const WidenArgumen
       nvfp4_scale_pairs<scalar_t>(scales[w], factor, scale);
       decode<scalar_t>(codes[w], scale[0], pairs);
     } else if constexpr (std::is_same_v<scalar_t, __half>) {
-      // Others than these are of blocks of zeros, or the host has been told (misfits).
+      // Others than these are of blocks of zeros, or flags have been set (find_misfits.cuh).
       decode<__half>(codes[w], e8m0_pair(__half{}, e8m0_nearest_fit(scales[w])), pairs);
     } else {
       decode_wide(codes[w], scales[w], pairs);

@@ -62,6 +62,7 @@ def _(
     check_dense(op, "grad", grad, "b_packed", b_packed)
     check_matrix(op, "b_", b_packed, b_scale, b_amax, b_shape, b_transposed, format)
     check_columns(op, "grad", grad, "b", b_shape[1])
+    check_dense(op, "grad", grad, "a_packed", a_packed)
     check_packed(op, "a_", a_packed, a_scale, a_amax, a_shape, a_transposed, format)
     check_shape(op, "grad", grad, (*a_shape[:-1], *grad.shape[-1:]))
     return (
