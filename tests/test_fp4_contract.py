@@ -149,7 +149,7 @@ def wrong_calls(x, q):
         "fp4_matmul_pair_backward: grad: expected as many": (
             ops.fp4_matmul_pair_backward, grad[:, 1:], *factor, *right, *names, "float32"
         ),
-        "fp4_matmul_pair_backward: grad: expected the leading": (
+        "fp4_matmul_pair_backward: grad: expected the": (
             ops.fp4_matmul_pair_backward, grad[:1], *factor, *right, *names, "float32"
         ),
         "x: expected as many": (ops.fp4_linear_forward, x[:, 1:], *factor, None, "nvfp4"),
