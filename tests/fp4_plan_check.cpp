@@ -1,6 +1,5 @@
-// Checks the plans of fp4_linear, csrc/fp4_matmul/*_plan.h: those of the panel kernel over many
-// shapes, and from how many rows of x on a large layer has another plan. Built and run by
-// tests/test_matmul_plan.py.
+// Checks the plans of fp4_linear, csrc/fp4_matmul/*_plan.h: over many shapes, and from how many
+// rows of x on a large layer has another plan. Built and run by tests/test_matmul_plan.py.
 #include <random>
 #include <vector>
 
@@ -46,19 +45,50 @@ void check_ragged_panels() {
     if (plan.tiles == 0) continue;
     ++chosen[plan.tiles][plan.groups];
     const int64_t rows = int64_t{plan.tiles} * my_ops::kStreamRows;
-    const int64_t row_bytes = K / 2 + (K + scale_block - 1) / scale_block;
     expect(my_ops::rows_are_ragged(K, scale_block), "ragged rows only", M, N, K, sms);
     expect(M <= 8 * plan.groups, "groups cover the rows of x", M, N, K, sms);
     expect(plan.panels * rows >= N && (plan.panels - 1) * rows < N && rows <= N,
            "panels cover the weight", M, N, K, sms);
     expect(plan.panels <= sms, "all panels at once", M, N, K, sms);
     expect(plan.warps >= 1 && plan.warps <= my_ops::kRaggedPanelWarps, "warps", M, N, K, sms);
-    expect(rows * row_bytes + plan.warps * plan.groups * 8 * 512 < kH200SharedBytes,
+    expect(my_ops::ragged_panel_bytes(plan.tiles, plan.groups, plan.warps, K, scale_block) <=
+               kH200SharedBytes,
            "a panel fits in shared memory", M, N, K, sms);
   }
   for (const int groups : {1, 2}) {
     expect(chosen[2][groups] && chosen[3][groups], "each plan of ragged rows", 0, 0, 0, 0);
   }
+}
+
+void check_fused() {
+  std::mt19937_64 random(2);
+  int chosen[257][4] = {};
+  for (int i = 0; i < 300000; ++i) {
+    const int sms = i % 4 == 0 ? 1 + static_cast<int>(random() % 160) : kH200Sms;
+    const int64_t M = 1 + random() % (int64_t{1} << (random() % 16));
+    const int64_t N = 16 + random() % (int64_t{1} << (4 + random() % 14));
+    const int64_t K = my_ops::kRaggedDepth * (1 + random() % (int64_t{1} << (random() % 14)));
+    const bool ragged = i % 3 == 0;
+    const my_ops::FusedPlan plan = my_ops::plan_fused(M, N, K, ragged, sms);
+    expect((plan.tokens > 0) == (N * K >= 1 << 20), "from 2^20 elements on", M, N, K, sms);
+    if (plan.tokens == 0) continue;
+    ++chosen[plan.tokens][plan.splits * plan.sharers];
+    const int cluster = plan.splits * plan.sharers;
+    const int64_t row_tiles = (N + my_ops::kFusedRows - 1) / my_ops::kFusedRows;
+    const int64_t tiles =
+        (row_tiles + plan.sharers - 1) / plan.sharers * ((M + plan.tokens - 1) / plan.tokens);
+    expect(plan.splits == 1 || plan.sharers == 1, "a cluster for one purpose", M, N, K, sms);
+    expect(plan.blocks > 0 && plan.blocks % cluster == 0, "whole clusters", M, N, K, sms);
+    expect(plan.blocks / cluster <= tiles, "a tile for each cluster", M, N, K, sms);
+    expect(plan.splits == 1 || plan.blocks / cluster == tiles, "split tiles once", M, N, K, sms);
+    expect(plan.tail > 0 && plan.tail <= tiles, "a tail of the tiles", M, N, K, sms);
+    expect(!plan.takes_map || !ragged, "the copy engine reads no ragged x", M, N, K, sms);
+  }
+  for (const int tokens : {32, 64, 128}) {
+    expect(chosen[tokens][1] && chosen[tokens][2] && chosen[tokens][3], "each split", tokens, 0, 0,
+           0);
+  }
+  expect(chosen[16][1] && chosen[192][2] && chosen[256][2], "each tile", 0, 0, 0, 0);
 }
 
 // What decides in which order the sums of a row are added: the kernel (fp4_stream_cuda.cu,
@@ -94,6 +124,7 @@ void check_rows_that_show() {
 int main() {
   check_panels();
   check_ragged_panels();
+  check_fused();
   check_rows_that_show();
   return wrong > 0;
 }
