@@ -41,8 +41,9 @@ Gradient gradient_of_a(const at::Tensor& grad, const PackedArgument& b,
 }
 
 // grad_B = Aq^T * grad, computed as its transpose grad^T * Aq: the packed factor is the second.
+// `matrix`: as_matrix(grad), if that is there already.
 Gradient gradient_of_b(const at::Tensor& grad, const PackedArgument& a,
-                       const std::string& dtype_name) {
+                       const std::string& dtype_name, const at::Tensor& matrix = {}) {
   const auto dtype = fp4_dtype_named(a.op, dtype_name);
   check_device(a.op, "a_packed", a.packed);
   check_dense(a.op, "grad", grad, "a_packed", a.packed);
@@ -54,7 +55,7 @@ Gradient gradient_of_b(const at::Tensor& grad, const PackedArgument& a,
   const OperatorGuard guard(grad);
   auto grad_b = at::empty({a.outer(), grad.size(-1)}, grad.options().dtype(dtype));
   if (grad_b.numel() == 0) return {grad_b, {}};
-  return {grad_b, {as_matrix(grad).t(), a.factor(), grad_b.t()}};
+  return {grad_b, {(matrix.defined() ? matrix : as_matrix(grad)).t(), a.factor(), grad_b.t()}};
 }
 
 }  // namespace
@@ -96,7 +97,7 @@ std::tuple<at::Tensor, at::Tensor> fp4_matmul_pair_backward(
       a_dtype_name);
   auto of_b = gradient_of_b(
       grad, {kOp, "a", a_packed, a_scale, a_amax, a_shape, a_transposed, false, format},
-      b_dtype_name);
+      b_dtype_name, of_a.product.x);
   if (of_a.is_empty() || of_b.is_empty()) return {of_a.compute(), of_b.compute()};
   const OperatorGuard guard(grad);
   MY_OPS_CALL_ON_DEVICE_OF(grad, fp4_matmul_dense_two, of_a.product, of_b.product);

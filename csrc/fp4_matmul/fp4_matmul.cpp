@@ -6,6 +6,7 @@
 #include "fp4_matmul/fp4_factor.h"
 
 namespace my_ops {
+
 at::Tensor fp4_matmul_forward(const at::Tensor& a_packed, const at::Tensor& a_scale,
                               const std::optional<at::Tensor>& a_amax, at::IntArrayRef a_shape,
                               bool a_transposed, const at::Tensor& b_packed,

@@ -102,7 +102,7 @@ __global__ void __maxnreg__((kForwardRegisters<x_t, w_t, kVectors, kAccess>))
   // starts before this one's sum: 0.2 us more.
   const bool few_blocks = kAhead && args.few_blocks;
   if (few_blocks && threadIdx.x == 0) {
-    prefetch_bulk(args.x + args.x_layout.offset(row), static_cast<int>(H * sizeof(x_t)));
+    prefetch_to_l2(args.x + args.x_layout.offset(row), static_cast<int>(H * sizeof(x_t)));
   }
   wait_for_previous_kernel();
   Vec<w_t, N> weight[kBatch];

@@ -1,5 +1,5 @@
-// The copy engine: barriers as members of structures in shared memory, what reports to them, and
-// requests to the L2 cache. Device only, compute capability 9.0 and later, needs no torch.
+// The copy engine: barriers as members of structures in shared memory, and what reports to them.
+// Device only, compute capability 9.0 and later, needs no torch.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -49,13 +49,5 @@ class MBarrier {
 
   uint64_t state_;
 };
-
-// Has the L2 cache ask for `bytes`, a multiple of 16 as the address is. Nothing is read: what
-// others still write there is seen later.
-__device__ __forceinline__ void prefetch_bulk(const void* global, int bytes) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(bytes));
-#endif
-}
 
 }  // namespace my_ops
