@@ -170,11 +170,14 @@ def test_fakes_check_what_the_operators_check(x, q):
 
 def test_a_meta_tensor_beside_another_is_refused(x, q):
     bias, amax = torch.ones(5, device="meta"), torch.ones((), device="meta")
+    pair_backward, grad = torch.ops.my_ops.fp4_matmul_pair_backward, torch.ones(5, 5, device="meta")
+    meta = PackedFactor.of(q.t().to("meta"))
     for function, *arguments in (
         (my_ops.fp4_linear, x, q, bias),
         (lambda: fp4_quantize(x, amax=amax),),
         (torch.ops.my_ops.fp4_dequantize, q.packed, q.scale_bytes, amax, 8, "nvfp4", "float32"),
         (torch.ops.my_ops.fp4_linear_forward, bias, *PackedFactor.of(q.t()), None, "nvfp4"),
+        (pair_backward, grad, *PackedFactor.of(q), *meta, "nvfp4", "float32", "float32"),
     ):
         assert "expected the device of" in message(function, *arguments)
 
