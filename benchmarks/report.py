@@ -79,6 +79,8 @@ def about(result: dict) -> str:
     facts += [f"{name} {version}" for name, version in machine["peers"].items() if version]
     facts += [f"commit {machine['commit']}", machine["date"]]
     text = f"`{machine['command']}`: {', '.join(facts)}."
+    if rest := max((row.get("rest_s", 0) for row in result["rows"]), default=0):
+        text += f" Where operations are counted, the GPU rests {rest} s before a function's turn."
     return text if result["complete"] else f"{text} **The run was cut off.**"
 
 

@@ -13,11 +13,13 @@ LONG = 0.05  # seconds
 FLUSHED_BYTES = 256 << 20  # more than any GPU's L2
 
 
-def in_turn(samplers: dict, budget: float, least: int, most: int) -> dict[str, dict]:
+def in_turn(
+    samplers: dict, budget: float, least: int, most: int, rest: float = 0
+) -> dict[str, dict]:
     """The statistics of each sampler, for which `budget` seconds of samples are taken.
 
     A sampler takes a number of samples and returns as many times in seconds. Of one that takes
-    long there are fewer than `least`.
+    long there are fewer than `least`. The GPU is idle for `rest` seconds before each turn.
     """
     counts = {}
     for name, sample in samplers.items():
@@ -32,6 +34,7 @@ def in_turn(samplers: dict, budget: float, least: int, most: int) -> dict[str, d
         for turn in range(ROUNDS):
             for name, sample in samplers.items():
                 count = counts[name] // ROUNDS + (turn < counts[name] % ROUNDS)
+                time.sleep(rest)
                 times[name] += sample(count)
     finally:
         gc.enable()

@@ -121,6 +121,22 @@ def toy(tmp_path):
     return write
 
 
+def test_a_rest_comes_before_each_turn():
+    code = """
+import time, timing
+ends = []
+def sample(count):
+    ends.append(time.perf_counter())
+    return [1e-3] * count
+times = timing.in_turn({"a": sample, "b": sample}, 0.01, 5, 5, rest=0.02)
+turns = ends[-2 * timing.ROUNDS:]
+assert min(b - a for a, b in zip(turns, turns[1:])) >= 0.02, turns
+assert times["a"]["samples"] == 5, times
+"""
+    run = python("-c", code)
+    assert run.returncode == 0, run.stderr
+
+
 def test_wrong_and_missing_functions_are_rows(toy, tmp_path):
     run = python(toy(0), "--device", "cpu", "--out", tmp_path)
     assert run.returncode == 1
