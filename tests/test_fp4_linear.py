@@ -172,6 +172,10 @@ MISFIT_SIZES = [
     (2, 2304, 1032),
     (7, 2304, 1032),
     (12, 2304, 1032),
+    (12, 4608, 2056),
+    (5, 4608, 8200),
+    (16, 6144, 8200),
+    (9, 5120, 14340),
     (14, 2064, 1027),
     (40, 2304, 1032),
     (70, 1040, 2053),
@@ -301,6 +305,51 @@ def test_x_of_any_layout(device, format):
     for half in (torch.float16, torch.bfloat16):
         odd = torch.randn(9, 43, device=device).to(half)[:, 1:41]  # rows on 2-byte boundaries
         assert torch.equal(my_ops.fp4_linear(odd, q), my_ops.fp4_linear(odd.contiguous(), q))
+
+
+# What the copy engine brings in panels of two, four and seven tiles, the last one not whole, for up
+# to 8 rows of x and up to 16; more panels than fit at once; teams of warps with unequal steps.
+BOX_PANELS = [
+    (9, 4096, 2056),
+    (3, 4608, 8200),
+    (8, 8192, 8192),
+    (16, 6144, 8200),
+    (13, 5120, 14340),
+    (16, 6144, 15000),
+]
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize(("M", "K", "N"), BOX_PANELS)
+def test_panels_of_any_layout(format, dtype, M, K, N):
+    """Also where the copy engine cannot read an operand; a scale that is a NaN shows in its row
+    alone, as do Inf and NaN in rows of x."""
+    q = my_ops.fp4_quantize(torch.randn(N, K, device="cuda"), format)
+    x = torch.randn(M, K, device="cuda", dtype=dtype)
+    bias = torch.randn(N, device="cuda", dtype=dtype)
+    exact = x.double()
+    y = my_ops.fp4_linear(x, q, bias)
+    assert_linear(y, exact, values(q), bias.double())
+    assert torch.equal(my_ops.fp4_linear(x, q, bias), y)
+    strided = torch.empty(M, K + 16, device="cuda", dtype=dtype)[:, 8:-8].copy_(x)
+    assert torch.equal(my_ops.fp4_linear(strided, q, bias), y)
+    odd = torch.empty(M, K + 3, device="cuda", dtype=dtype)[:, 1:-2].copy_(x)
+    assert_linear(my_ops.fp4_linear(odd, q), exact, values(q))
+    assert_linear(my_ops.fp4_linear(x[:1].expand(M, K), q), exact[:1].expand(M, K), values(q))
+    memory = q.packed, moved(q.scale_bytes, 4)
+    apart = my_ops.FP4Tensor(*memory, q.amax, format, K, torch.float32)
+    assert_linear(my_ops.fp4_linear(x, apart), exact, values(q))
+    q.scale_bytes[N - 5, 3] = 0x7F if format == "nvfp4" else 0xFF
+    x[1, 5], x[2, 7] = float("inf"), float("nan")
+    y = my_ops.fp4_linear(x, q)
+    assert y[:, N - 5].isnan().all()
+    assert y[2].isnan().all()
+    assert not y[1].isfinite().any()
+    rows = [m for m in range(M) if m not in (1, 2)]
+    keep = torch.arange(N, device="cuda") != N - 5
+    assert_linear(y[rows][:, keep], exact[rows], values(q)[keep])
 
 
 MANY_ROWS = [

@@ -9,6 +9,18 @@
 namespace my_ops {
 namespace sm90 {
 
+// True in one thread of a warp that is here as a whole. The compiler then issues the copies without
+// asking each lane for its own.
+__device__ __forceinline__ bool elect_one() {
+  uint32_t elected;
+  asm volatile(
+      "{\n.reg .pred elected;\n"
+      "elect.sync _|elected, 0xffffffff;\n"
+      "selp.u32 %0, 1, 0, elected;\n}"
+      : "=r"(elected));
+  return elected != 0;
+}
+
 // `bytes`, a multiple of 16, from 16-byte aligned memory.
 __device__ __forceinline__ void bulk_copy(uint32_t shared, const void* global, int bytes,
                                           uint32_t barrier) {
@@ -69,6 +81,17 @@ __device__ __forceinline__ void box_copy_to_ranks(uint32_t shared, const CUtenso
       ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(shared),
       "l"(&map), "r"(col), "r"(row), "r"(barrier), "h"(ranks)
       : "memory");
+}
+
+// A box on its way to L2 alone, as prefetch_to_l2() has rows.
+__device__ __forceinline__ void prefetch_box(const CUtensorMap& map, int row, int col) {
+  asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(&map),
+               "r"(col), "r"(row)
+               : "memory");
+}
+
+__device__ __forceinline__ void prefetch_map(const CUtensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 
 }  // namespace sm90

@@ -25,18 +25,20 @@ inline auto tensor_map_encoder() {
 }
 
 // A matrix with dense rows that start at multiples of 16 bytes, in boxes of 128 bytes of `box_rows`
-// rows with the hardware's 128-byte swizzle. False where there is no such map.
+// rows with the hardware's 128-byte swizzle, or of fewer bytes without. False where there is no
+// such map.
 inline bool encode_tensor_map(CUtensorMap& map, CUtensorMapDataType type, int element_bytes,
                               const void* data, int64_t rows, int64_t cols, int64_t row_stride,
-                              int box_rows) {
+                              int box_rows, uint32_t box_bytes = 128) {
   const auto encoder = tensor_map_encoder();
   if (encoder == nullptr) return false;
   const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(cols), static_cast<cuuint64_t>(rows)};
   const cuuint64_t stride_bytes[1] = {static_cast<cuuint64_t>(row_stride) * element_bytes};
-  const cuuint32_t box[2] = {128u / element_bytes, static_cast<cuuint32_t>(box_rows)};
+  const cuuint32_t box[2] = {box_bytes / element_bytes, static_cast<cuuint32_t>(box_rows)};
   const cuuint32_t steps[2] = {1, 1};
   return encoder(&map, type, 2, const_cast<void*>(data), sizes, stride_bytes, box, steps,
-                 CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                 CU_TENSOR_MAP_INTERLEAVE_NONE,
+                 box_bytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
@@ -46,6 +48,13 @@ inline bool encode_tensor_map(CUtensorMap& map, const void* data, int64_t rows, 
                               int64_t row_stride, int box_rows) {
   return encode_tensor_map(map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 2, data, rows, cols, row_stride,
                            box_rows);
+}
+
+// Of bytes.
+inline bool encode_byte_map(CUtensorMap& map, const uint8_t* data, int64_t rows, int64_t cols,
+                            int box_rows, uint32_t box_bytes) {
+  return encode_tensor_map(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 1, data, rows, cols, cols, box_rows,
+                           box_bytes);
 }
 
 // Of float32 elements, which the copy rounds to the nearest TF32, ties to even; infinities and NaNs

@@ -117,6 +117,23 @@ __device__ __forceinline__ uint32_t nvfp4_scales(uint32_t bytes, float factor) {
   return pack_pair(__nv_bfloat16{}, scales.x * factor, scales.y * factor);
 }
 
+// Either half of a pair as both halves of one, in a form that becomes a part of the multiplication.
+__device__ __forceinline__ uint32_t low_half_twice(uint32_t pair) {
+  uint32_t twice;
+  asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %1;\nmov.b32 %0, {low, low};\n}"
+      : "=r"(twice)
+      : "r"(pair));
+  return twice;
+}
+
+__device__ __forceinline__ uint32_t high_half_twice(uint32_t pair) {
+  uint32_t twice;
+  asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %1;\nmov.b32 %0, {high, high};\n}"
+      : "=r"(twice)
+      : "r"(pair));
+  return twice;
+}
+
 // Eight codes times their scale.
 template <typename scalar_t>
 __device__ __forceinline__ void decode(uint32_t codes, uint32_t scale, uint32_t (&pairs)[4]) {

@@ -45,23 +45,6 @@ struct SlotRearranger {
   }
 };
 
-// Either half of a pair as both halves of one, in a form that becomes a part of the multiplication.
-__device__ __forceinline__ uint32_t low_half_twice(uint32_t pair) {
-  uint32_t twice;
-  asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %1;\nmov.b32 %0, {low, low};\n}"
-      : "=r"(twice)
-      : "r"(pair));
-  return twice;
-}
-
-__device__ __forceinline__ uint32_t high_half_twice(uint32_t pair) {
-  uint32_t twice;
-  asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %1;\nmov.b32 %0, {high, high};\n}"
-      : "=r"(twice)
-      : "r"(pair));
-  return twice;
-}
-
 // As HalfStep.
 template <typename Tile>
 struct NaturalHalfStep {

@@ -8,6 +8,7 @@
 #include "common/sm90_mbarrier.cuh"
 #include "fp4_matmul/fp4_e8m0.cuh"
 #include "fp4_matmul/fused_tile.cuh"
+#include "fp4_matmul/shared_words.cuh"
 
 namespace my_ops {
 
@@ -56,41 +57,6 @@ struct StageCursor {
     }
   }
 };
-
-__device__ __forceinline__ uint4 load_shared16(uint32_t address) {
-  uint4 v;
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "r"(address));
-  return v;
-}
-
-__device__ __forceinline__ void store_shared16(uint32_t address, const uint4& v) {
-  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v.x), "r"(v.y),
-               "r"(v.z), "r"(v.w)
-               : "memory");
-}
-
-__device__ __forceinline__ void store_shared16(uint32_t address, const float4& v) {
-  store_shared16(address,
-                 uint4{float_bits(v.x), float_bits(v.y), float_bits(v.z), float_bits(v.w)});
-}
-
-template <int kBytes, bool kAligned = true>
-__device__ __forceinline__ uint32_t load_shared_bytes(uint32_t address) {
-  uint32_t bytes;
-  if constexpr (kBytes == 4 && kAligned) {
-    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(bytes) : "r"(address));
-  } else if constexpr (kBytes > 1 && !kAligned) {
-    bytes = load_shared_bytes<kBytes / 2, false>(address) |
-            load_shared_bytes<kBytes / 2, false>(address + kBytes / 2) << 4 * kBytes;
-  } else if constexpr (kBytes == 2) {
-    asm volatile("ld.shared.u16 %0, [%1];" : "=r"(bytes) : "r"(address));
-  } else {
-    asm volatile("ld.shared.u8 %0, [%1];" : "=r"(bytes) : "r"(address));
-  }
-  return bytes;
-}
 
 // What a lane decodes of half a step, 128 along K: 32 codes of each of two rows, lane / 4 and the
 // one 8 below.

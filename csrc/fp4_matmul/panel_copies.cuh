@@ -16,6 +16,7 @@ struct PanelTile : StreamTile<scalar_t_, kFormat_, 1, false, false, kGroups_> {
   static constexpr int kSlotBytes = PanelTile::kCodeSlotBytes + PanelTile::kScaleSlotBytes;
   static constexpr int kWarpBytes = kTiles * kSlotBytes + kTokens * kStreamXBytes;
   static constexpr int kSharedBytes = kWarps * kWarpBytes;
+  __device__ static constexpr int sums_of(int warp) { return warp * kWarpBytes; }
   static constexpr int kPitch = kRows + 4;  // of sums, so that lanes meet all banks
   static_assert(kTokens * kPitch * 4 <= kWarpBytes, "sums take its place");
   // The tile of the first step behind which x comes: in front of all tiles 15.8 us instead of 15.3

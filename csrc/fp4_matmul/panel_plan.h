@@ -27,8 +27,47 @@ struct PanelPlan {
 // Bytes within a panel of seven tiles, 56 for each column, are counted in 32 bits.
 constexpr int64_t kPanelMaxDepth = int64_t{1} << 26;
 
-// Up to eight rows of x are for the stream kernel, unless it would pass over K more than once:
-// 14.3 us at M = 8, N = 4096, K = 14336, and 12.6 in panels.
+// Panels of as many tiles as take the least time: beginning and end take that of a tile.
+inline void divide_into_panels(PanelPlan& plan, int64_t N, int sms) {
+  int64_t best = 0;
+  for (const int tiles : {2, 4, 7}) {
+    const int64_t panels = ceil_div(N, int64_t{tiles} * kStreamRows);
+    const int64_t cost = ceil_div(panels, int64_t{sms}) * (tiles + 1);
+    if (N >= tiles * kStreamRows && (plan.tiles == 0 || cost < best)) {
+      best = cost;
+      plan.tiles = tiles;
+      plan.panels = static_cast<int>(panels);
+    }
+  }
+}
+
+// For panels that the copy engine brings (box_panel_kernel.cuh), where it can: rows of scales are
+// multiples of 16 bytes. A short K is for the kernels without its maps, which take time to come:
+// 6.7 us at M = 16, 8192 x 2048, and 5.9; NVFP4 8.8 at M = 9, 8192 x 4096, and 8.7; MXFP4 10.5 at
+// M = 16, 8192 x 5120, and 10.4, and 14.3 at 14336 x 4096, and 13.7. Up to eight rows of x are for
+// the stream kernel, unless panels are of four tiles, all at once and on most SMs (11.4 us at M =
+// 8, 6144 x 8192, and 10.7), or float16 times MXFP4 (12.5 us, and 12.2).
+inline PanelPlan plan_box_panel(int64_t M, int64_t N, int64_t K, int scale_block, bool half,
+                                int sms) {
+  constexpr int kRowBytes = 16;
+  const bool mxfp4 = scale_block == 32;
+  PanelPlan plan;
+  if (M <= kStreamColumns || M > kPanelTokens || N * K < 1 << 20 ||
+      K % (kRowBytes * scale_block) != 0 || K < 4096 || K >= kPanelMaxDepth || N >= 1 << 30) {
+    return plan;
+  }
+  plan.groups = M <= kStreamTokens ? 1 : 2;
+  divide_into_panels(plan, N, sms);
+  if (plan.groups == 1) {
+    const bool most_at_once = plan.panels <= sms && plan.panels * 5 >= sms * 4;
+    return plan.tiles == 4 && most_at_once && !(half && mxfp4) ? plan : PanelPlan{};
+  }
+  const int least = (plan.tiles == 4 ? 5120 : 4096) + (mxfp4 && plan.tiles > 2 ? 1024 : 0);
+  return K >= least ? plan : PanelPlan{};
+}
+
+// For the panel kernel. Up to eight rows of x are for the stream kernel, unless it would pass over
+// K more than once: 14.3 us at M = 8, N = 4096, K = 14336, and 12.6 in panels.
 inline PanelPlan plan_panel(int64_t M, int64_t N, int64_t K, int scale_block, int sms) {
   PanelPlan plan;
   const int64_t one_pass = int64_t{kStreamWarps} * kStreamSteps * kStreamDepth;
@@ -37,17 +76,12 @@ inline PanelPlan plan_panel(int64_t M, int64_t N, int64_t K, int scale_block, in
     return plan;
   }
   plan.groups = M <= kStreamTokens ? 1 : 2;
-  int64_t best = 0;
-  for (const int tiles : {2, 4, 7}) {
-    const int64_t panels = ceil_div(N, int64_t{tiles} * kStreamRows);
-    const int64_t waves = ceil_div(panels, int64_t{sms});
-    const int64_t cost = waves * (tiles + 1);  // beginning and end take the time of a tile
-    if (N < tiles * kStreamRows || (plan.groups == 1 && (tiles > 2 || waves > 1))) continue;
-    if (plan.tiles == 0 || cost < best) {
-      best = cost;
-      plan.tiles = tiles;
-      plan.panels = static_cast<int>(panels);
-    }
+  divide_into_panels(plan, N, sms);
+  if (plan.groups == 1) {
+    constexpr int kTiles = 2;  // all that it has, and all at once
+    if (N < kTiles * kStreamRows || N > int64_t{kTiles} * kStreamRows * sms) return {};
+    plan.tiles = kTiles;
+    plan.panels = static_cast<int>(ceil_div(N, int64_t{kTiles} * kStreamRows));
   }
   return plan;
 }

@@ -1,0 +1,195 @@
+// The two warps that share steps of the box panel kernel: how the weight and x come to them, and
+// the products. Device only, sm_90a, needs no torch.
+#pragma once
+
+#include "common/sm90_bulk_copy.cuh"
+#include "common/sm90_mbarrier.cuh"
+#include "fp4_matmul/box_panel_tile.cuh"
+#include "fp4_matmul/shared_words.cuh"
+#include "fp4_matmul/stream_step.cuh"
+
+namespace my_ops {
+
+// Every other 32 of a step's 256 along K is for the same warp, of all rows: lane 4 g + t has the 32
+// of rows g and g + 8 of each tile, and of row g of each group of x, that begin at 64 t + 32 half.
+template <typename Tile>
+class BoxPanelTeam {
+ public:
+  using scalar_t = typename Tile::scalar_t;
+  static constexpr bool kMx = Tile::kFormat == Fp4Format::mxfp4;
+  static constexpr int kLaneScales = 32 / Tile::kScaleBlock;
+  using Sums = float[Tile::kTiles][Tile::kGroups][4];
+
+  __device__ __forceinline__ BoxPanelTeam(const BoxPanelArguments& args, uint32_t shared, int warp,
+                                          int first_row)
+      : args_(args),
+        first_row_(first_row),
+        team_(warp / 2),
+        half_(warp % 2),
+        steps_(static_cast<int>((args.stream.out.K + kStreamDepth - 1) / kStreamDepth)) {
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    memory_ = shared + team_ * Tile::kTeamBytes;
+    x_full_ = shared + Tile::kBarriers + team_ * 2 * 8;
+    weight_full_ = x_full_ + 8;
+    x_ = memory_ + t * Tile::kXPitch + g * 128 + (((g + 2 * t) & 7) ^ half_ * 4) * 16;
+    codes_ = memory_ + Tile::kCodes + g * 128 + ((2 * t + half_) ^ g) * 16;
+    const int own_step = kMx ? team_ % 2 * 8 : 0;  // of the two in a row of scales
+    scales_ = memory_ + Tile::kScales + g * Tile::kScaleRowBytes + own_step +
+              (2 * t + half_) * kLaneScales;
+  }
+
+  __device__ static __forceinline__ void init_barriers(uint32_t shared) {
+    for (int i = 0; i < 2 * Tile::kTeams; ++i) {
+      sm90::init_barrier(shared + Tile::kBarriers + i * 8, 1);
+    }
+    sm90::fence_barrier_init();
+  }
+
+  // Rows of x's boxes that the copies leave out. What comes of them is not stored, but a NaN would
+  // look like one that is.
+  __device__ __forceinline__ void clear_rest_of_x() const {
+    const int first = static_cast<int>(args_.stream.out.M) * 128;
+    for (int i = first + threadIdx.x % 64 * 16; i < Tile::kXBoxBytes; i += 64 * 16) {
+#pragma unroll
+      for (int box = 0; box < Tile::kXBoxes; ++box) {
+        store_shared16(memory_ + box * Tile::kXPitch + i, uint4{});
+      }
+    }
+  }
+
+  __device__ __forceinline__ void copy_x(int step) const {
+    if (half_ == 0 && step < steps_ && sm90::elect_one()) {
+      sm90::arrive_expecting(x_full_, Tile::kXBoxes * 128 * static_cast<int>(args_.stream.out.M));
+#pragma unroll
+      for (int box = 0; box < Tile::kXBoxes; ++box) {
+        sm90::box_copy(memory_ + box * Tile::kXPitch, args_.x, 0, step * kStreamDepth + box * 64,
+                       x_full_);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void copy_weight(int step) const {
+    if (half_ == 0 && step < steps_ && sm90::elect_one()) {
+      sm90::arrive_expecting(weight_full_, Tile::kCodeBytes + Tile::kScaleBytes);
+      sm90::box_copy(memory_ + Tile::kCodes, args_.codes, first_row_, step * (kStreamDepth / 2),
+                     weight_full_);
+      sm90::box_copy(
+          memory_ + Tile::kScales, args_.scales, first_row_,
+          step * (kStreamDepth / Tile::kScaleBlock) / Tile::kScaleRowBytes * Tile::kScaleRowBytes,
+          weight_full_);
+    }
+  }
+
+  // sums += the products of a step, scale_factor as a pair of bfloat16. The copies of the team's
+  // next step start as soon as there is room.
+  __device__ __forceinline__ void multiply(Sums& sums, int step, uint32_t scale_factor) {
+    uint4 x[Tile::kGroups][4];
+    sm90::wait_barrier(x_full_, parity_);
+#pragma unroll
+    for (int group = 0; group < Tile::kGroups; ++group) {
+#pragma unroll
+      for (int w = 0; w < 4; ++w) x[group][w] = load_shared16((x_ ^ w * 16) + group * 1024);
+    }
+    wait_for_partner();
+    copy_x(step + Tile::kTeams);
+#pragma unroll
+    for (int group = 0; group < Tile::kGroups; ++group) {
+#pragma unroll
+      for (int w = 0; w < 4; ++w) x[group][w] = pair_order(x[group][w]);
+    }
+    sm90::wait_barrier(weight_full_, parity_);
+    uint32_t turn = 0;
+#pragma unroll
+    for (int tile = 0; tile < Tile::kTiles; ++tile) {
+      const uint32_t codes = (codes_ | turn) + tile * 2048;
+      const uint4 low = load_shared16(codes), high = load_shared16(codes + 1024);
+      const uint32_t scales = scales_ + tile * kStreamRows * Tile::kScaleRowBytes;
+      const uint32_t low_byte = load_shared_bytes<kLaneScales>(scales);
+      const uint32_t high_byte = load_shared_bytes<kLaneScales>(scales + 8 * Tile::kScaleRowBytes);
+      if (tile == Tile::kTiles - 1) {
+        wait_for_partner();
+        copy_weight(step + Tile::kTeams);
+      }
+      const uint32_t last =
+          multiply_tile(sums[tile], low, high, scale_pairs(low, low_byte, scale_factor),
+                        scale_pairs(high, high_byte, scale_factor), x);
+      // Zero, which the compiler cannot know: loads of the next tile then wait for the last codes
+      // of this one, as there are no registers for both.
+      if constexpr (Tile::kInTurn) turn = last & parity_ >> 1;
+    }
+    parity_ ^= 1;
+  }
+
+  __device__ __forceinline__ bool all_fit() const {
+    return !kMx || __all_sync(~0u, fitting_.all_fit());
+  }
+  __device__ __forceinline__ int first_step() const { return team_; }
+  __device__ __forceinline__ int first_k() const { return team_ * kStreamDepth + 32 * half_; }
+  __device__ __forceinline__ int steps() const { return steps_; }
+
+ private:
+  struct ScalePairs {
+    uint32_t of[2];  // of words 0-1 and 2-3
+  };
+
+  // Also in place of a barrier at which one warp waits for the other to have read: that took 1 us
+  // longer.
+  __device__ __forceinline__ void wait_for_partner() const {
+    asm volatile("bar.sync %0, 64;" ::"r"(team_ + 1) : "memory");
+  }
+
+  __device__ __forceinline__ ScalePairs scale_pairs(const uint4& codes, uint32_t bytes,
+                                                    uint32_t scale_factor) {
+    ScalePairs pairs;
+    if constexpr (kMx) {
+      pairs.of[0] = pairs.of[1] = fitting_.pair(codes.x | codes.y | codes.z | codes.w, bytes);
+    } else {
+      uint32_t both = nvfp4_scales<scalar_t>(bytes, 1.0f);
+      if constexpr (!std::is_same_v<scalar_t, __half>)
+        both = multiply_pairs(scalar_t{}, both, scale_factor);
+      pairs.of[0] = low_half_twice(both);
+      pairs.of[1] = high_half_twice(both);
+    }
+    return pairs;
+  }
+
+  // Returns what came of the last codes.
+  __device__ static __forceinline__ uint32_t multiply_tile(float (&sums)[Tile::kGroups][4],
+                                                           const uint4& low, const uint4& high,
+                                                           const ScalePairs& low_scales,
+                                                           const ScalePairs& high_scales,
+                                                           const uint4 (&x)[Tile::kGroups][4]) {
+    uint32_t last = 0;
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+      uint32_t a[4], b[4];
+      stream_pairs(scalar_t{}, StreamStep<Tile>::word(low, w), a);
+      stream_pairs(scalar_t{}, StreamStep<Tile>::word(high, w), b);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        a[i] = multiply_pairs(scalar_t{}, a[i], low_scales.of[w / 2]);
+        b[i] = multiply_pairs(scalar_t{}, b[i], high_scales.of[w / 2]);
+      }
+      last = a[3];
+      // Neighbours have operand A in common.
+#pragma unroll
+      for (int group = 0; group < Tile::kGroups; ++group) {
+        mma(scalar_t{}, sums[group], a[0], b[0], a[1], b[1], x[group][w].x, x[group][w].y);
+      }
+#pragma unroll
+      for (int group = 0; group < Tile::kGroups; ++group) {
+        mma(scalar_t{}, sums[group], a[2], b[2], a[3], b[3], x[group][w].z, x[group][w].w);
+      }
+    }
+    return last;
+  }
+
+  const BoxPanelArguments& args_;
+  const int first_row_, team_, half_, steps_;
+  uint32_t memory_, x_full_, weight_full_;  // shared addresses
+  uint32_t x_, codes_, scales_;             // of what this lane reads
+  uint32_t parity_ = 0;
+  FittingScales<scalar_t> fitting_;
+};
+
+}  // namespace my_ops

@@ -1,0 +1,59 @@
+// The arguments and the shared memory of the kernel to which the copy engine brings panels
+// (box_panel_kernel.cuh). Device only, needs no torch.
+#pragma once
+
+#include <cuda.h>
+
+#include "fp4_matmul/panel_plan.h"
+#include "fp4_matmul/stream_tile.cuh"
+
+namespace my_ops {
+
+struct BoxPanelArguments {
+  StreamArguments stream;
+  // All rows of a panel by 128 bytes of codes and by 16 of scales, all rows of x by 64 elements.
+  CUtensorMap codes, scales, x;
+};
+
+template <typename scalar_t_, Fp4Format kFormat_, int kTiles_, int kGroups_>
+struct BoxPanelTile {
+  using scalar_t = scalar_t_;
+  static constexpr Fp4Format kFormat = kFormat_;
+  static constexpr int kScaleBlock = fp4_block_size(kFormat);
+  static constexpr int kTiles = kTiles_, kRows = kTiles * kStreamRows;
+  static constexpr int kGroups = kGroups_, kTokens = 8 * kGroups;  // of rows of x
+  static constexpr int kWarps = 16, kThreads = kWarps * 32;
+  static constexpr int kTeams = kWarps / 2;
+
+  // What a team has of shared memory: a step of x in boxes, of codes, and of scales, for MXFP4 with
+  // those of the step beside it. Eight lanes read the same 16 bytes of two rows of all four boxes
+  // of x at a time: with room of two rows between the boxes these lie in different banks.
+  static constexpr int kXBoxes = 4, kXBoxBytes = kTokens * 128, kXPitch = kXBoxBytes + 2 * 128;
+  static constexpr int kCodes = kXBoxes * kXPitch, kCodeBytes = kRows * 128;
+  static constexpr int kScaleRowBytes = 16;
+  static constexpr int kScales = kCodes + kCodeBytes, kScaleBytes = kRows * kScaleRowBytes;
+  static constexpr int kTeamBytes = (kScales + kScaleBytes + 1023) / 1024 * 1024;
+  static_assert(kCodes % 1024 == 0, "where the hardware's swizzle begins anew");
+
+  // The sums of its two warps take the place of all that.
+  static constexpr int kPitch = kRows + 4;  // so that lanes meet all banks
+  static constexpr int kSumBytes = kTokens * kPitch * 4;
+  static_assert(2 * kSumBytes <= kTeamBytes, "sums take its place");
+  __device__ static constexpr int sums_of(int warp) {
+    return warp / 2 * kTeamBytes + warp % 2 * kSumBytes;
+  }
+
+  static constexpr int kBarriers = kTeams * kTeamBytes;  // where they begin, two of each team
+  static constexpr int kSharedBytes = kBarriers + kTeams * 2 * 8;
+
+  // Steps of the panel that are on their way to L2 before the kernel in front is done: 16 to 32
+  // KB. More get in the way of x: 14.3 us with four for 13.8 at M = 16, 8192 x 8192,
+  // without any 14.6.
+  static constexpr int kPrefetched = kTiles == 2 ? 8 : 2;
+  // Whether all of x is asked for before the weight is: 13.7 us for 14.2 at M = 16, 8192 x 8192,
+  // but of small panels 5.8 for 5.7 at 4096 x 4096.
+  static constexpr bool kXFirst = kTiles > 2;
+  static constexpr bool kInTurn = kTiles == 7;  // else some of its registers are spilled
+};
+
+}  // namespace my_ops
