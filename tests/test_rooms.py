@@ -21,6 +21,8 @@ TORCH_FREE_LAUNCHERS = {"csrc/rmsnorm/forward_launch.cuh", "csrc/rmsnorm/backwar
 # Atomics whose result does not depend on the order of the threads, by file.
 ORDERLESS_ATOMICS = {
     "csrc/fp4/fp4_amax.cuh": "atomicMax",  # of the bits of floats that are not negative
+    "csrc/rmsnorm/forward_tiles_ring.cuh": "atomicExch",  # the first of two to be added up
+    "csrc/rmsnorm/forward_tiles_sums.cuh": "atomicAdd",  # who takes which tile
 }
 
 SOURCES = sorted(path for path in (ROOT / "csrc").rglob("*") if path.suffix in LINE_LIMITS)

@@ -91,6 +91,12 @@ def rmsnorm():
         x, residual, weight = tensor(3, width), tensor(3, width), tensor(width)
         backward(my_ops.rmsnorm(x, weight))
         backward(*my_ops.add_rmsnorm(x, residual, weight))
+    for misaligned in (False, True):  # tiles that all multiprocessors share, the last one ragged
+        recipe = {"dtype": torch.bfloat16, "misaligned": misaligned}
+        x, residual = (tensor(5, 401_416, **recipe) for _ in "xr")
+        weight = tensor(401_416, misaligned=misaligned)
+        backward(my_ops.rmsnorm(x, weight))
+        backward(*my_ops.add_rmsnorm(x, residual, weight))
     for width in (32_768, 262_144):  # all of a 16-bit weight ahead
         x, residual = (tensor(3, width, dtype=torch.bfloat16) for _ in "xr")
         weight = tensor(width, dtype=torch.bfloat16)

@@ -64,5 +64,18 @@ __device__ __forceinline__ void wait_cluster_barrier(uint32_t barrier, uint32_t 
 
 #undef MY_OPS_WAIT_BARRIER
 
+// Whether that phase is over, without waiting.
+__device__ __forceinline__ bool barrier_passed(uint32_t barrier, uint32_t parity) {
+  uint32_t passed;
+  asm volatile(
+      "{\n.reg .pred done;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+      "selp.b32 %0, 1, 0, done;\n}"
+      : "=r"(passed)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return passed != 0;
+}
+
 }  // namespace sm90
 }  // namespace my_ops

@@ -6,6 +6,7 @@
 
 #include "rmsnorm/backward_args.cuh"
 #include "rmsnorm/mbarrier.cuh"
+#include "rmsnorm/ring_place.cuh"
 
 namespace my_ops {
 
@@ -21,18 +22,6 @@ struct RingBarriers {
       full[slot].init(1);
       empty[slot].init(warps);
     }
-  }
-};
-
-// A position in the ring: a slot, and whether this round through the slots is an odd one.
-template <int kSlots>
-struct RingPlace {
-  int slot = 0;
-  int parity = 0;
-
-  __device__ __forceinline__ RingPlace ahead(int slots) const {
-    const bool wraps = slot + slots >= kSlots;
-    return {wraps ? slot + slots - kSlots : slot + slots, wraps ? parity ^ 1 : parity};
   }
 };
 

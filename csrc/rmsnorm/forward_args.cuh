@@ -17,7 +17,7 @@ struct ForwardArgs {
   const w_t* weight;     // [H]; null: ones
   void* y;               // [rows, H] dense, of output_type
   x_t* sum;              // [rows, H] dense, x + residual; null without residual
-  double* partial_sums;  // [rows, slices], for Phase::sums and Phase::apply only
+  double* partial_sums;  // [rows, slices] of two launches, or TileSums
   RowLayout x_layout;
   RowLayout residual_layout;
   int64_t rows;

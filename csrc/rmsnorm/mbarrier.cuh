@@ -22,6 +22,9 @@ class MBarrier {
     sm90::arrive_expecting(address(), bytes);
   }
   __device__ __forceinline__ void wait(int parity) { sm90::wait_barrier(address(), parity); }
+  __device__ __forceinline__ bool passed(int parity) {
+    return sm90::barrier_passed(address(), parity);
+  }
 
   // One thread copies `bytes` into shared memory; they count towards the current phase.
   __device__ __forceinline__ void copy(void* shared, const void* global, int bytes) {

@@ -42,8 +42,8 @@ void rmsnorm_forward_cuda(const TensorView& x, const TensorView& residual, const
     auto config = forward_config(args.H, row_packs<x_t>(args.H), limits);
     config.overlaps = limits.max_cluster_blocks > 1;  // both came with compute capability 9.0
     OwnedTensor partial_sums;
-    if (config.kind == ForwardKind::two_launches) {
-      partial_sums = OwnedTensor::empty(args.rows * config.slices, ScalarType::Double);
+    if (const int64_t sums = forward_sums<x_t>(args.rows, args.H, config)) {
+      partial_sums = OwnedTensor::empty(sums, ScalarType::Double);
       args.partial_sums = partial_sums.data_ptr<double>();
     }
     const bool aligned = rows_aligned(kChunk, x, residual, weight, y, sum);

@@ -1,0 +1,18 @@
+// Where in a ring of shared memory one is. Device only, needs no torch.
+#pragma once
+
+namespace my_ops {
+
+// A position in the ring: a slot, and whether this round through the slots is an odd one.
+template <int kSlots>
+struct RingPlace {
+  int slot = 0;
+  int parity = 0;
+
+  __device__ __forceinline__ RingPlace ahead(int slots) const {
+    const bool wraps = slot + slots >= kSlots;
+    return {wraps ? slot + slots - kSlots : slot + slots, wraps ? parity ^ 1 : parity};
+  }
+};
+
+}  // namespace my_ops
