@@ -87,7 +87,7 @@ void check_ragged_panels() {
 
 void check_fused() {
   std::mt19937_64 random(2);
-  int chosen[257][4] = {};
+  int chosen[257][4] = {}, in_parts[257][3][4] = {};  // tokens, blocks of a cluster, parts
   for (int i = 0; i < 300000; ++i) {
     const int sms = i % 4 == 0 ? 1 + static_cast<int>(random() % 160) : kH200Sms;
     const int64_t M = 1 + random() % (int64_t{1} << (random() % 16));
@@ -98,14 +98,20 @@ void check_fused() {
     expect((plan.tokens > 0) == (N * K >= 1 << 20), "from 2^20 elements on", M, N, K, sms);
     if (plan.tokens == 0) continue;
     ++chosen[plan.tokens][plan.splits * plan.sharers];
+    if (plan.parts > 1) ++in_parts[plan.tokens][plan.splits][plan.parts];
     const int cluster = plan.splits * plan.sharers;
     const int64_t row_tiles = (N + my_ops::kFusedRows - 1) / my_ops::kFusedRows;
     const int64_t tiles =
         (row_tiles + plan.sharers - 1) / plan.sharers * ((M + plan.tokens - 1) / plan.tokens);
     expect(plan.splits == 1 || plan.sharers == 1, "a cluster for one purpose", M, N, K, sms);
     expect(plan.blocks > 0 && plan.blocks % cluster == 0, "whole clusters", M, N, K, sms);
-    expect(plan.blocks / cluster <= tiles, "a tile for each cluster", M, N, K, sms);
-    expect(plan.splits == 1 || plan.blocks / cluster == tiles, "split tiles once", M, N, K, sms);
+    expect(plan.blocks / cluster <= tiles * plan.parts, "work for each cluster", M, N, K, sms);
+    expect(plan.splits * plan.parts == 1 || plan.blocks / cluster == tiles * plan.parts,
+           "split tiles once", M, N, K, sms);
+    expect(plan.parts == 1 || plan.blocks <= sms, "all parts at once", M, N, K, sms);
+    expect(plan.parts == 1 ||
+               (K + my_ops::kFusedDepth - 1) / my_ops::kFusedDepth >= 4 * plan.parts * plan.splits,
+           "four steps of each part", M, N, K, sms);
     expect(plan.tail > 0 && plan.tail <= tiles, "a tail of the tiles", M, N, K, sms);
     expect(!plan.takes_map || !ragged, "the copy engine reads no ragged x", M, N, K, sms);
   }
@@ -114,6 +120,10 @@ void check_fused() {
            0);
   }
   expect(chosen[16][1] && chosen[192][2] && chosen[256][2], "each tile", 0, 0, 0, 0);
+  for (const int tokens : {64, 128}) {
+    expect(in_parts[tokens][1][3] && in_parts[tokens][2][2] && in_parts[tokens][2][3],
+           "each number of parts", tokens, 0, 0, 0);
+  }
 }
 
 // What decides in which order the sums of a row are added: the kernel (fp4_stream_cuda.cu,
@@ -128,8 +138,8 @@ std::vector<int> order_of_sums(int64_t M, int64_t N, int64_t K) {
   if (stream.warps > 0) return {1, stream.warps, stream.steps, M <= kStreamColumns};
   const FusedPlan fused = plan_fused(M, N, K, false, kH200Sms);
   const int token_tiles = static_cast<int>((M + fused.tokens - 1) / fused.tokens);
-  return {2, fused_depth_groups(fused.tokens), fused.takes_map, fused.splits,
-          fused.tail / token_tiles};
+  return {2,           fused_depth_groups(fused.tokens), fused.takes_map, fused.splits,
+          fused.parts, fused.tail / token_tiles};
 }
 
 // As docs/guarantees.md says.

@@ -4,6 +4,7 @@
 
 #include "common/sm90_cluster.cuh"
 #include "common/sm90_mbarrier.cuh"
+#include "fp4_matmul/fused_mail.cuh"
 #include "fp4_matmul/fused_store.cuh"
 
 namespace my_ops {
@@ -106,10 +107,12 @@ __device__ __forceinline__ void announce_room(uint32_t base, const FusedBarriers
 // instructions takes longer than to run them.
 template <typename Tile, int kBlocks, typename CountOf>
 __device__ __forceinline__ void exchange_and_store(const FusedArguments& args, uint32_t base,
-                                                   int rank, int64_t first_token,
+                                                   const FusedWorks& works, int tile,
+                                                   int64_t first_token,
                                                    const float (&sums)[Tile::kAccumulators],
                                                    const StripWriter& writer,
                                                    const CountOf& count_of) {
+  const int rank = kBlocks > 1 ? works.rank : 0;
   constexpr int kPitch = Exchange<Tile>::kPitch, kPairs = Exchange<Tile>::kPairs;
   constexpr Exchange<Tile> exchange{kBlocks};
   const uint32_t mine = base + threadIdx.x * 16;
@@ -145,21 +148,34 @@ __device__ __forceinline__ void exchange_and_store(const FusedArguments& args, u
     }
     return sum;
   };
-  // Two at a time: one alone is mostly latency.
-#pragma unroll 1
-  for (int first = 0; first * kBlocks + rank < kPairs; first += 2) {
-    const bool two = (first + 1) * kBlocks + rank < kPairs;
-    sm90::wait_cluster_barrier(arrived + first * 8, 0);
-    if (two) sm90::wait_cluster_barrier(arrived + first * 8 + 8, 0);
-    float4 strips[4] = {};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (i < 2 || two) strips[i] = sum_of(first + i / 2, i % 2);
+  if constexpr (Tile::kMail) {
+    const auto take = [&](int round, float4(&strips)[2]) {
+      sm90::wait_cluster_barrier(arrived + round * 8, 0);
+      strips[0] = sum_of(round, 0);
+      strips[1] = sum_of(round, 1);
+    };
+    if (kBlocks > 1 && args.mail.parts == 2) {
+      exchange_by_mail<Tile, kBlocks, 2>(args, rank, works.part, tile, first_token, writer, take);
+    } else {
+      exchange_by_mail<Tile, kBlocks, 3>(args, rank, works.part, tile, first_token, writer, take);
     }
-    const int64_t token = first_token + 16 * (first * kBlocks + rank);
-    store_all<2, 8>(args, writer, token, [&](int i) { return strips[i]; });
-    if (two) {
-      store_all<2, 8>(args, writer, token + 16 * kBlocks, [&](int i) { return strips[2 + i]; });
+  } else {
+    // Two at a time: one alone is mostly latency.
+#pragma unroll 1
+    for (int first = 0; first * kBlocks + rank < kPairs; first += 2) {
+      const bool two = (first + 1) * kBlocks + rank < kPairs;
+      sm90::wait_cluster_barrier(arrived + first * 8, 0);
+      if (two) sm90::wait_cluster_barrier(arrived + first * 8 + 8, 0);
+      float4 strips[4] = {};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (i < 2 || two) strips[i] = sum_of(first + i / 2, i % 2);
+      }
+      const int64_t token = first_token + 16 * (first * kBlocks + rank);
+      store_all<2, 8>(args, writer, token, [&](int i) { return strips[i]; });
+      if (two) {
+        store_all<2, 8>(args, writer, token + 16 * kBlocks, [&](int i) { return strips[2 + i]; });
+      }
     }
   }
 }

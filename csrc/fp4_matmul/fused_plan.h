@@ -15,6 +15,7 @@ struct FusedPlan {
   // Blocks of a cluster: each with a part of K, or each with rows of the weight of its own and a
   // share of the copies of x, for both.
   int splits = 1, sharers = 1;
+  int parts = 1;  // clusters of a tile, each with a part of K (fused_mail.cuh)
   int blocks = 0;
   int tail = 0;  // the first tile that is halved along K (FusedWorks); the number of tiles: none is
   bool takes_map = false;
@@ -23,6 +24,7 @@ struct FusedPlan {
 constexpr int kFusedRows = 128;   // of the weight, in every tile
 constexpr int kFusedDepth = 256;  // of K, in a step
 constexpr int kFusedSplits = 3;   // of K, at most: between the blocks of a cluster
+constexpr int kFusedParts = 3;    // of K, at most: between clusters
 
 // How many groups of two warpgroups share the steps of a tile. Two hide more; from 64 rows of x on
 // one with more registers is faster, and from 128 on there is no room for two.
@@ -42,6 +44,22 @@ constexpr int fused_most_splits(int tokens) {
   return tokens >= 32 && tokens <= 128 ? kFusedSplits : 2;
 }
 
+// How many clusters run at once. Of those of three an H200 has room for 39, which leaves 15 of its
+// SMs idle, of those of four for 30.
+constexpr int fused_clusters(int blocks, int sms) {
+  return blocks < 3 ? sms / blocks : sms * 3 / 10;
+}
+
+// Larger ones do not fit often enough, so K is also spread over clusters of one or two blocks: 4096
+// x 14336 with 64 rows of x by 128 blocks takes 19.9 us, by 96 in clusters of three 23.9. Two of
+// one block are no faster than a cluster of two, and 64 rows of x on ragged ones of the weight take
+// as long as before (17.4 us at 5003 x 4112) or longer (18.9 instead of 16.7 at 4104 x 6160).
+constexpr bool fused_has_parts(int tokens, int splits, int parts, bool ragged) {
+  if (parts == 1) return true;
+  return (tokens == 128 || (tokens == 64 && !ragged)) &&
+         (splits == 2 || (splits == 1 && parts == 3));
+}
+
 // What products on an H200 take: a start and an end, and so much for every step. Microseconds at
 // 8192 x 8192: 17.2 with 32 rows of x, 21.0 (64), 28.0 (128), 38.9 (192), 47.7 (256); at 4096 x
 // 4096 9.4 (32, three splits), 10.8 (64, three splits), 12.8 (128, two tiles of 64).
@@ -58,11 +76,10 @@ constexpr double fused_step_microseconds(int tokens) {
                          : 2.7;
 }
 
-// How many clusters run at once. Of those of three an H200 has room for 39, which leaves 15 of its
-// SMs idle, of those of four for 30.
-constexpr int fused_clusters(int blocks, int sms) {
-  return blocks < 3 ? sms / blocks : sms * 3 / 10;
-}
+// What an exchange between clusters takes, and how much longer steps do, as nearly all SMs run.
+// From so many steps of a block on.
+constexpr double kFusedMailMicroseconds = 1.2, kFusedMailStep = 1.05;
+constexpr int kFusedMailSteps = 4;
 
 // Below 2^20 elements of the weight a launch takes longer than the product. A tile's offsets in the
 // weight have 32 bits, a grid 2^16 - 1 blocks along K (x_image.cuh).
@@ -74,31 +91,36 @@ inline FusedPlan plan_fused(int64_t M, int64_t N, int64_t K, bool ragged, int sm
   }
   double best = 0;
   const int64_t row_tiles = ceil_div(N, int64_t{kFusedRows});
+  const auto consider = [&](int tokens, int splits, int parts) {
+    const bool takes_map = fused_takes_map(tokens, ragged);
+    const int sharers = splits == 1 && takes_map && row_tiles > 1 && sms > 1 ? 2 : 1;
+    const int64_t token_tiles = ceil_div(M, int64_t{tokens});
+    const int64_t tiles = ceil_div(row_tiles, int64_t{sharers}) * token_tiles;
+    const int64_t clusters = fused_clusters(splits * sharers, sms) / parts;
+    if (tiles > 1 << 29 || (splits * parts > 1 && (tiles > clusters || steps < 8))) return;
+    if (parts > 1 && steps < kFusedMailSteps * splits * parts) return;
+    // What is left for a last round may be halved (FusedWorks), but only of all rows of x alike,
+    // so that equal rows have equal results: where there is one band of tiles, of at most eight
+    // token tiles (tile_position.cuh), and whole columns of it.
+    const int64_t rest = ceil_div(tiles % clusters, token_tiles) * token_tiles;
+    const bool halved = sharers > 1 && tiles > clusters && rest > 0 && 2 * rest <= clusters &&
+                        token_tiles <= 8 && steps >= 8;
+    const double rounds = static_cast<double>(ceil_div(tiles, clusters)) - (halved ? 0.5 : 0);
+    // The figures of tiles whose x is an image are from one round, or few rows of x.
+    if (!takes_map && !ragged && M > 512 && rounds > 1) return;
+    const double step = fused_step_microseconds(tokens) * (parts > 1 ? kFusedMailStep : 1);
+    const double us = fused_fixed_microseconds(tokens) + (parts > 1 ? kFusedMailMicroseconds : 0) +
+                      rounds * step * static_cast<double>(ceil_div(steps, int64_t{splits} * parts));
+    if (plan.tokens > 0 && us >= best) return;
+    best = us;
+    const int blocks = static_cast<int>(std::min(tiles, clusters)) * splits * sharers * parts;
+    const int tail = static_cast<int>(halved ? tiles - rest : tiles);
+    plan = {tokens, splits, sharers, parts, blocks, tail, takes_map};
+  };
   for (const int tokens : {16, 32, 64, 128, 192, 256}) {
     for (int splits = 1; splits <= fused_most_splits(tokens); ++splits) {
-      const bool takes_map = fused_takes_map(tokens, ragged);
-      const int sharers = splits == 1 && takes_map && row_tiles > 1 && sms > 1 ? 2 : 1;
-      const int64_t token_tiles = ceil_div(M, int64_t{tokens});
-      const int64_t tiles = ceil_div(row_tiles, int64_t{sharers}) * token_tiles;
-      const int64_t clusters = fused_clusters(splits * sharers, sms);
-      if (tiles > 1 << 29 || (splits > 1 && (tiles > clusters || steps < 8))) continue;
-      // What is left for a last round may be halved (FusedWorks), but only of all rows of x alike,
-      // so that equal rows have equal results: where there is one band of tiles, of at most eight
-      // token tiles (tile_position.cuh), and whole columns of it.
-      const int64_t rest = ceil_div(tiles % clusters, token_tiles) * token_tiles;
-      const bool halved = sharers > 1 && tiles > clusters && rest > 0 && 2 * rest <= clusters &&
-                          token_tiles <= 8 && steps >= 8;
-      const double rounds = static_cast<double>(ceil_div(tiles, clusters)) - (halved ? 0.5 : 0);
-      // The figures of tiles whose x is an image are from one round, or few rows of x.
-      if (!takes_map && !ragged && M > 512 && rounds > 1) continue;
-      const double us = fused_fixed_microseconds(tokens) +
-                        rounds * fused_step_microseconds(tokens) *
-                            static_cast<double>(ceil_div(steps, int64_t{splits}));
-      if (plan.tokens == 0 || us < best) {
-        best = us;
-        const int blocks = static_cast<int>(std::min(tiles, clusters)) * splits * sharers;
-        const int tail = static_cast<int>(halved ? tiles - rest : tiles);
-        plan = {tokens, splits, sharers, blocks, tail, takes_map};
+      for (int parts = 1; parts <= kFusedParts; ++parts) {
+        if (fused_has_parts(tokens, splits, parts, ragged)) consider(tokens, splits, parts);
       }
     }
   }

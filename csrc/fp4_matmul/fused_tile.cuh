@@ -7,6 +7,7 @@
 #include "fp4_matmul/dense_rows.cuh"
 #include "fp4_matmul/fp4_fragment.cuh"
 #include "fp4_matmul/fused_plan.h"
+#include "fp4_matmul/mail_room.cuh"
 #include "fp4_matmul/product_output.cuh"
 #include "fp4_matmul/tensor_core.cuh"
 
@@ -23,27 +24,29 @@ struct FusedArguments {
   bool scale_vectors;  // scales of a step start at multiples of their size
   bool vectors;        // results can be stored as aligned vectors of 16 bytes (store_all)
   int steps;
-  int token_tiles;                   // of x
-  int splits;                        // blocks of a cluster, each with a part of K
-  int sharers;                       // blocks of a cluster, each with rows of the weight of its own
-  int part_begin[kFusedSplits + 1];  // the step with which a part begins, and the end
-  int row_clusters;                  // tiles of the weight, those of sharers as one
-  int tail;  // number of the first work that is half of K (FusedWorks); of works: none is
+  int token_tiles;   // of x
+  int splits;        // blocks of a cluster, each with a part of K
+  int sharers;       // blocks of a cluster, each with rows of the weight of its own
+  int row_clusters;  // tiles of the weight, those of sharers as one
+  int tail;          // number of the first work that is half of K (FusedWorks); of works: none is
   int works;
-  ProductOutput out;  // [M, N]
+  int part_begin[kFusedSplits * kFusedParts + 1];  // the step with which a block's part begins
+  MailRoom mail;                                   // where several clusters have a tile
+  ProductOutput out;                               // [M, N]
   DenseRows x;        // [M, K], where x comes from its rows or by the copy engine
   CUtensorMap x_map;  // the same in boxes of 64 columns, for the copy engine
 };
 
 // A block owns 128 rows of the weight and kTokens rows of x. kDepthGroups groups of two warpgroups
 // share its steps. Stages of kStageDepth along K hold x. kWords words of either row are decoded for
-// the tensor cores at a time, into kBuffers sets of registers in turn.
+// the tensor cores at a time, into kBuffers sets of registers in turn. kMail: several clusters have
+// a tile, each with a part of K.
 template <typename scalar_t_, Fp4Format kFormat_, int kTokens_, int kStageDepth_, int kStages_,
-          int kSlots_, int kWords_, int kBuffers_, bool kRagged_>
+          int kSlots_, int kWords_, int kBuffers_, bool kRagged_, bool kMail_ = false>
 struct FusedTile {
   using scalar_t = scalar_t_;
   static constexpr Fp4Format kFormat = kFormat_;
-  static constexpr bool kRagged = kRagged_;
+  static constexpr bool kRagged = kRagged_, kMail = kMail_;
   static constexpr int kTokens = kTokens_, kDepthGroups = fused_depth_groups(kTokens);
   static constexpr bool kTakesRows = fused_takes_rows(kTokens);
   static constexpr bool kTakesMap = fused_takes_map(kTokens, kRagged);

@@ -23,6 +23,7 @@ struct FusedWork {
 struct FusedWorks {
   const FusedArguments& args;
   int cluster, rank, first, stride, end;
+  int part = 0;  // of a tile's K, this cluster's
 
   __device__ __forceinline__ explicit FusedWorks(const FusedArguments& args)
       : args(args),
@@ -32,17 +33,26 @@ struct FusedWorks {
         stride(sm90::clusters()),
         end(args.works) {}
 
+  // Several clusters have a tile, each with a part of K.
+  __device__ __forceinline__ void share_tiles() {
+    part = first % args.mail.parts;
+    first /= args.mail.parts;
+  }
+
+  // The step with which the part of K of block `rank` begins; and, for the number of blocks, where
+  // that of the last one ends.
+  __device__ __forceinline__ int part_begin(int rank) const {
+    return args.part_begin[part * args.splits + rank];
+  }
+
   // Bands of eight token tiles keep their x in L2, 32 MB at K = 8192, for all rows of the weight.
   template <typename Tile>
   __device__ __forceinline__ FusedWork at(int number) const {
     if constexpr (!Tile::kTakesMap) {
       const int row_tile = args.token_tiles == 1 ? number : number / args.token_tiles;
-      return {row_tile,
-              number - row_tile * args.token_tiles,
-              args.part_begin[rank],
-              args.part_begin[rank + 1],
-              false,
-              args.splits > 1};
+      return {
+          row_tile, number - row_tile * args.token_tiles, part_begin(rank), part_begin(rank + 1),
+          false,    Tile::kMail || args.splits > 1};
     }
     const bool tail = number >= args.tail;
     const int behind = number - args.tail;

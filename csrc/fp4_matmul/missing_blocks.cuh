@@ -77,10 +77,10 @@ __device__ __forceinline__ void add_missing_blocks(float (&sums)[4 * kStrips],
   bool all = false;
   if constexpr (kE8M0Taken<scalar_t> == 0.0f) {
 #pragma unroll
-    for (const float sum : sums) all |= sum != sum;
+    for (int i = 0; i < 4 * kStrips; ++i) all |= sums[i] != sums[i];
     all = __any_sync(~0u, all);
 #pragma unroll
-    for (float& sum : sums) sum = all ? 0.0f : sum;
+    for (int i = 0; i < 4 * kStrips; ++i) sums[i] = all ? 0.0f : sums[i];
   }
   const auto missing = [all](uint32_t byte) {
     const float taken = all ? 0.0f : kE8M0Taken<scalar_t>;

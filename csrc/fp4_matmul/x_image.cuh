@@ -10,6 +10,7 @@
 #include "common/sm90_wgmma.cuh"
 #include "fp4_matmul/dense_rows.cuh"
 #include "fp4_matmul/fp4_e8m0.cuh"
+#include "fp4_matmul/mail_room.cuh"
 #include "fp4_matmul/quad.cuh"
 
 namespace my_ops {
@@ -23,12 +24,16 @@ struct ImageLayout {
   int K;
   int steps;   // of kImageDepth along K
   int tokens;  // rows of a tile
+  MailRoom mail;
 
   __host__ __device__ int64_t padded_rows() const { return (M + tokens - 1) / tokens * tokens; }
   __host__ __device__ int64_t bytes() const { return padded_rows() * steps * kImageDepth * 2; }
+  // Rows of blocks along K, and below them those that prepare the mail room, nine words a thread.
+  __host__ __device__ int block_rows() const { return (steps + kImageSteps - 1) / kImageSteps; }
   __host__ dim3 blocks() const {
-    const auto along_k = static_cast<unsigned>(ceil_div(steps, kImageSteps));
-    return {static_cast<unsigned>(padded_rows()), along_k};
+    const int64_t rows = padded_rows();
+    const int64_t mail_rows = ceil_div(mail.words_to_prepare(), 9 * kImageThreads * rows);
+    return {static_cast<unsigned>(rows), static_cast<unsigned>(block_rows() + mail_rows)};
   }
 
   // The first chunk of row m at a step; where the others lie depends on the swizzle.
@@ -50,6 +55,13 @@ __device__ __forceinline__ void write_image(const ImageLayout& layout, Words&& w
   // In this order: what the fused kernel reads early, the weight, is then as old as x.
   wait_for_previous_kernel();
   let_next_kernel_start();
+  if (static_cast<int>(blockIdx.y) >= layout.block_rows()) {
+    const unsigned above = gridDim.x * layout.block_rows();
+    const unsigned block = blockIdx.y * gridDim.x + blockIdx.x - above;
+    layout.mail.prepare(block * kImageThreads + threadIdx.x,
+                        (gridDim.x * gridDim.y - above) * kImageThreads);
+    return;
+  }
   uint4 pairs[4] = {};
 #pragma unroll
   for (int w = 0; w < 4; ++w) {
