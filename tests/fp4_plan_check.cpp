@@ -5,6 +5,7 @@
 
 #include "fp4_matmul/fused_plan.h"
 #include "fp4_matmul/panel_plan.h"
+#include "fp4_matmul/stretch_plan.h"
 #include "plan_check.h"
 
 namespace {
@@ -85,6 +86,57 @@ void check_ragged_panels() {
   }
 }
 
+void check_stretches() {
+  std::mt19937_64 random(1);
+  int chosen[3] = {}, in_turn[3] = {}, in_x[2] = {};
+  for (int i = 0; i < 2000000; ++i) {
+    using namespace my_ops;
+    const int sms = i % 2 ? kH200Sms : 78, scale_block = i % 4 < 2 ? 16 : 32;
+    const int64_t M = 1 + random() % 20;
+    const int64_t N = 1 + random() % (int64_t{1} << (4 + random() % 20));
+    const int64_t K = 16 * (1 + random() % (int64_t{1} << (random() % 12)));
+    const StretchPlan plan = plan_stretch(M, N, K, scale_block, kH200SharedBytes, sms);
+    if (plan.blocks == 0) continue;
+    ++chosen[plan.groups];
+    expect(rows_are_ragged(K, scale_block), "ragged rows only", M, N, K, sms);
+    expect(M <= 8 * plan.groups, "groups cover the rows of x", M, N, K, sms);
+    expect(plan.blocks <= sms && plan.blocks <= plan.tiles, "a tile for each block", M, N, K, sms);
+    expect(plan.tiles * int64_t{kStretchTileRows} >= N, "tiles cover the weight", M, N, K, sms);
+    expect(plan.warps >= 1 && plan.warps <= kStretchWarps, "warps", M, N, K, sms);
+    const int64_t depth = int64_t{kStretchPart} * plan.warps;
+    expect(depth <= K, "each warp has its part of K", M, N, K, sms);
+    const int64_t rest = ceil_div(K - depth, int64_t{kStretchStep});
+    expect(rest <= plan.warps && rest <= kStretchMostRest, "a step of the rest for a warp at most",
+           M, N, K, sms);
+    const int most = ceil_div(plan.tiles, plan.blocks);
+    in_turn[plan.groups] += most > plan.slots;
+    ++in_x[plan.sums_take_x];
+    expect(plan.slots >= 1 && plan.slots <= kStretchSlots && plan.slots <= most, "slots", M, N, K,
+           sms);
+    const int64_t slots_end = plan.slots_at + int64_t{plan.slots} * plan.slot_bytes;
+    const int64_t sums = int64_t{most} * kStretchTileRows * plan.groups * 8 * 4;
+    expect(plan.sums == sums, "sums of all tiles", M, N, K, sms);
+    expect(!plan.sums_take_x || (M > 8 && plan.sums <= depth), "sums of two warps in a row of x", M,
+           N, K, sms);
+    expect(slots_end + (plan.sums_take_x ? 0 : plan.warps * sums) <= plan.bytes &&
+               plan.bytes <= kH200SharedBytes,
+           "shared memory", M, N, K, sms);
+    const int64_t offset = kStretchLine - 16;  // of x, and of a tile of codes, in their lines
+    expect(kStretchHead + offset + M * K * 2 <= plan.slots_at, "room for x", M, N, K, sms);
+    expect(offset + 8 + kStretchTileRows * K / 2 + 8 <= plan.slot_codes, "room for codes", M, N, K,
+           sms);
+    const int64_t row_scales = ceil_div(K, int64_t{scale_block});
+    expect(
+        kStretchLine - 1 + kStretchTileRows * row_scales + 8 <= plan.slot_bytes - plan.slot_codes,
+        "room for scales", M, N, K, sms);
+  }
+  for (const int groups : {1, 2}) {
+    expect(chosen[groups] > in_turn[groups], "all slots at once", groups, 0, 0, 0);
+    expect(in_turn[groups] > 0, "slots in turn", groups, 0, 0, 0);
+  }
+  expect(in_x[0] && in_x[1], "sums in x and behind it", 0, 0, 0, 0);
+}
+
 void check_fused() {
   std::mt19937_64 random(2);
   int chosen[257][4] = {}, in_parts[257][3][4] = {};  // tokens, blocks of a cluster, parts
@@ -161,6 +213,7 @@ int main() {
   check_panels();
   check_box_panels();
   check_ragged_panels();
+  check_stretches();
   check_fused();
   check_rows_that_show();
   return wrong > 0;

@@ -113,12 +113,14 @@ def test_every_scale_byte(device, format, largest, dtype):
     assert torch.equal(y, q.dequantize(torch.float32).t().to(dtype))
 
 
-# Panels of two and of three tiles for up to 8 rows of x and up to 16, the last one not whole; what
-# has none; more rows, and more tiles than fit at once. A last step of 16, of more than one scale,
-# of a half, and of all but 16.
+# Panels of two and of three tiles for up to 8 rows of x and up to 16, the last one not whole;
+# stretches, one and several of a block, more than fit at once, and sums where x was; what has
+# neither; more rows, and more tiles than fit at once. A last step of 16, of more than one scale, of
+# a half, and of all but 16; 16 steps more than the warps have.
 RAGGED = [
-    *((1, 4112, 301), (8, 2896, 380), (8, 2896, 2200), (5, 1072, 4300), (13, 4112, 301)),
-    *((16, 2288, 517), (9, 272, 5003), (3, 144, 8203), (16, 32784, 40), (17, 4112, 301)),
+    *((1, 4112, 301), (8, 1072, 2600), (5, 1072, 4300), (16, 1808, 617), (9, 272, 5003)),
+    *((8, 2896, 380), (8, 2896, 2200), (13, 4112, 301), (16, 2288, 517), (16, 4112, 4203)),
+    *((7, 4112, 9005), (10, 5104, 1003), (3, 144, 8203), (16, 32784, 40), (17, 4112, 301)),
     *((40, 2896, 380), (20, 272, 17000), (20, 256, 17000)),
     *((100, 1136, 1001), (150, 1040, 1017), (260, 2064, 1030), (300, 272, 4000)),
 ]
@@ -177,6 +179,9 @@ MISFIT_SIZES = [
     (16, 6144, 8200),
     (9, 5120, 14340),
     (14, 2064, 1027),
+    (11, 1040, 1029),
+    (16, 4112, 4203),
+    (5, 4112, 9005),
     (40, 2304, 1032),
     (70, 1040, 2053),
     (60, 6144, 520),

@@ -25,6 +25,12 @@ __device__ __forceinline__ void arrive_expecting(uint32_t barrier, int bytes) {
                : "memory");
 }
 
+// Announces `bytes`, in front of an arrival.
+__device__ __forceinline__ void expect(uint32_t barrier, int bytes) {
+  asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
+
 // Arrives at the barrier that lies at the same address in block `rank` of the cluster. Orders
 // nothing beyond this block: release at cluster scope would be a MEMBAR.GPU, half the kernel's
 // time.

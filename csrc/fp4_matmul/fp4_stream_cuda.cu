@@ -7,6 +7,7 @@
 #include "fp4_matmul/panel_kernel.cuh"
 #include "fp4_matmul/ragged_kernel.cuh"
 #include "fp4_matmul/stream_kernel.cuh"
+#include "fp4_matmul/stretch_kernel.cuh"
 
 namespace my_ops {
 namespace {
@@ -94,6 +95,16 @@ void launch_ragged(const StreamArguments& args, const PanelPlan& plan) {
   }
 }
 
+template <typename scalar_t, Fp4Format kFormat>
+void launch_stretch(const StretchArguments& args) {
+  const StretchPlan& plan = args.plan;
+  const auto with = [&](auto kernel) {
+    launch_with({1, true}, kernel, plan.blocks, plan.warps * 32, plan.bytes, args);
+  };
+  plan.groups == 1 ? with(fp4_stretch_kernel<StretchTile<scalar_t, kFormat, 1>>)
+                   : with(fp4_stretch_kernel<StretchTile<scalar_t, kFormat, 2>>);
+}
+
 }  // namespace
 
 bool fp4_stream(const TensorView& x, const Fp4FactorView& b, const TensorView& bias,
@@ -116,18 +127,20 @@ bool fp4_stream(const TensorView& x, const Fp4FactorView& b, const TensorView& b
   const int64_t M = x.size(0), N = y.size(1), K = b.depth();
   const auto shared_bytes = static_cast<int64_t>(device.sharedMemPerBlockOptin);
   PanelPlan box, panel;
+  StretchPlan stretch;
   if (panels && x_stride >= K && starts_at_multiple_of(scales, 0, 16)) {
     box = plan_box_panel(M, N, K, scale_block, x.scalar_type() == ScalarType::Half, sms);
   }
   if (panels) {
+    stretch = plan_stretch(M, N, K, scale_block, shared_bytes, sms);
     panel = ragged ? plan_ragged_panel(M, N, K, scale_block, shared_bytes, sms)
                    : plan_panel(M, N, K, scale_block, sms);
   }
   StreamPlan plan;
-  if (panel.tiles == 0 && whole_words) {
+  if (panel.tiles == 0 && stretch.blocks == 0 && whole_words) {
     plan = plan_stream(M, N, K, scale_block, shared_bytes, sms);
   }
-  if (panel.tiles == 0 && plan.warps == 0) return false;
+  if (panel.tiles == 0 && stretch.blocks == 0 && plan.warps == 0) return false;
   const int row_bytes = plan.steps * kStreamDepth / scale_block;
   const StreamArguments args{
       codes,
@@ -144,7 +157,9 @@ bool fp4_stream(const TensorView& x, const Fp4FactorView& b, const TensorView& b
   const auto launch_for = [&](auto element, auto format) {
     using scalar_t = decltype(element);
     if (box.tiles > 0 && launch_box<scalar_t, decltype(format)::value>(args, box)) return;
-    if (panel.tiles > 0 && ragged) {
+    if (stretch.blocks > 0) {
+      launch_stretch<scalar_t, decltype(format)::value>({args, stretch});
+    } else if (panel.tiles > 0 && ragged) {
       launch_ragged<scalar_t, decltype(format)::value>(args, panel);
     } else if (panel.tiles > 0) {
       launch_panel<scalar_t, decltype(format)::value>(args, panel);
