@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "fp4_matmul/fused_plan.h"
+#include "fp4_matmul/gemv_plan.h"
 #include "fp4_matmul/panel_plan.h"
 #include "fp4_matmul/stretch_plan.h"
 #include "plan_check.h"
@@ -178,6 +179,40 @@ void check_fused() {
   }
 }
 
+void check_gemv() {
+  std::mt19937_64 random(2);
+  int chosen[2][2] = {};
+  for (int i = 0; i < 2000000; ++i) {
+    const int sms = i % 2 ? kH200Sms : 78, scale_block = i % 4 < 2 ? 16 : 32;
+    const int64_t N = 1 + random() % (int64_t{1} << (4 + random() % 16));
+    const int64_t K = 16 * (1 + random() % (int64_t{1} << (random() % 20)));
+    const my_ops::GemvPlan plan = my_ops::plan_gemv(N, K, scale_block, kH200SharedBytes, sms);
+    if (plan.blocks == 0) continue;
+    const bool flat = my_ops::gemv_is_flat(K);
+    ++chosen[flat][plan.small_tail];
+    expect(my_ops::rows_are_ragged(K, scale_block), "ragged rows only", 1, N, K, sms);
+    expect(int64_t{plan.rows} * plan.blocks + plan.more == N && plan.more < plan.blocks,
+           "blocks cover the weight", 1, N, K, sms);
+    const int64_t slices = int64_t{plan.slices} * my_ops::kGemvDepth;
+    expect(plan.small_tail ? K - slices > 0 && K - slices <= 128
+                           : slices > K && slices - my_ops::kGemvDepth < K,
+           "slices cover K", 1, N, K, sms);
+    expect(plan.slices >= my_ops::kGemvWarps, "a slice for each warp", 1, N, K, sms);
+    const int64_t row_scales = (K + scale_block - 1) / scale_block;
+    expect(flat ? plan.pitch == K / 2 : plan.pitch >= K / 2 && plan.pitch % 128 == 64,
+           "rows of codes have their place", 1, N, K, sms);
+    const int64_t rows = plan.rows + (plan.more > 0 ? 1 : 0);
+    expect(plan.scale_bytes >= rows * row_scales + 15 && plan.scale_bytes % 16 == 0,
+           "scales have their place wherever they begin", 1, N, K, sms);
+    expect((rows + my_ops::kGemvRows - 1) / my_ops::kGemvRows <= my_ops::kGemvMaxUnits,
+           "barriers have their place", 1, N, K, sms);
+    expect(plan.shared_bytes <= kH200SharedBytes, "a block fits in shared memory", 1, N, K, sms);
+  }
+  for (const auto& of_tails : chosen) {
+    expect(of_tails[0] && of_tails[1], "each plan of one row of x", 1, 0, 0, 0);
+  }
+}
+
 // What decides in which order the sums of a row are added: the kernel (fp4_stream_cuda.cu,
 // fp4_fused_cuda.cu), how its blocks, warps and loop divide K, the order of elements in a step, and
 // from which tiles of N on halves of K are added.
@@ -214,6 +249,7 @@ int main() {
   check_box_panels();
   check_ragged_panels();
   check_stretches();
+  check_gemv();
   check_fused();
   check_rows_that_show();
   return wrong > 0;

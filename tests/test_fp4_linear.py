@@ -116,8 +116,12 @@ def test_every_scale_byte(device, format, largest, dtype):
 # Panels of two and of three tiles for up to 8 rows of x and up to 16, the last one not whole;
 # stretches, one and several of a block, more than fit at once, and sums where x was; what has
 # neither; more rows, and more tiles than fit at once. A last step of 16, of more than one scale, of
-# a half, and of all but 16; 16 steps more than the warps have.
+# a half, and of all but 16; 16 steps more than the warps have. One row of x, for which each SM has
+# a part of a weight: of four to six rows of it, of more than one unit of eight; ends of K of 16,
+# 32, 64, 176, 224, 240.
 RAGGED = [
+    *((1, 4112, 1061), (1, 8208, 533), (1, 4128, 1400), (1, 5104, 1061), (1, 4272, 3001)),
+    *((1, 4336, 660), (1, 4592, 533), (1, 4320, 1061), (1, 4160, 600)),
     *((1, 4112, 301), (8, 1072, 2600), (5, 1072, 4300), (16, 1808, 617), (9, 272, 5003)),
     *((8, 2896, 380), (8, 2896, 2200), (13, 4112, 301), (16, 2288, 517), (16, 4112, 4203)),
     *((7, 4112, 9005), (10, 5104, 1003), (3, 144, 8203), (16, 32784, 40), (17, 4112, 301)),
@@ -207,7 +211,7 @@ def with_scales(q, rows, blocks, bytes):
 
 @pytest.mark.parametrize("which", ["one block", "a block of every 16 rows", "all blocks"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize(("M", "K", "N"), MISFIT_SIZES)
+@pytest.mark.parametrize(("M", "K", "N"), [*MISFIT_SIZES, (1, 4112, 1061)])
 def test_rows_with_scales_that_16_bits_do_not_hold(device, dtype, M, K, N, which):
     """Their sums are as exact as others, and others are as they are without them."""
     M, K, N = misfit_size(device, M, K, N)
@@ -268,9 +272,10 @@ def test_extremes_of_x(device, dtype):
 @pytest.mark.parametrize("rows", [1, 2, 3])
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("magnitude", [2.0**-100, 2.0**50, "one large row", "one large number"])
-def test_few_rows_of_any_magnitude(device, format, magnitude, rows):
+@pytest.mark.parametrize("K", [1024, 4112])
+def test_few_rows_of_any_magnitude(device, format, magnitude, rows, K):
     """bfloat16 whose products with small or large numbers leave the range of usual ones."""
-    x = torch.randn(rows, 1024, device=device)
+    x = torch.randn(rows, K, device=device)
     if magnitude == "one large row":
         x[-1] *= 2.0**50
     elif magnitude == "one large number":
@@ -278,7 +283,7 @@ def test_few_rows_of_any_magnitude(device, format, magnitude, rows):
     else:
         x *= magnitude
     x = x.bfloat16()
-    q = my_ops.fp4_quantize(torch.randn(1024, 1024, device=device), format)
+    q = my_ops.fp4_quantize(torch.randn(1024, K, device=device), format)
     assert_linear(my_ops.fp4_linear(x, q), x.double(), values(q))
 
 

@@ -1,6 +1,7 @@
 // fp4_matmul on CUDA: from tensors to the operands of fp4_matmul_kernel.cuh, and the launch.
 #include "common/launch.cuh"
 #include "fp4_matmul/fp4_fused.h"
+#include "fp4_matmul/fp4_gemv.h"
 #include "fp4_matmul/fp4_matmul_kernel.cuh"
 #include "fp4_matmul/fp4_operands.cuh"
 #include "fp4_matmul/fp4_outer.h"
@@ -84,7 +85,8 @@ void fp4_matmul_packed_cuda(const Fp4FactorView& a, const Fp4FactorView& b, cons
 
 void fp4_matmul_dense_cuda(const TensorView& x, const Fp4FactorView& b, const TensorView& bias,
                            const TensorView& y) {
-  if (fp4_stream(x, b, bias, y) || fp4_outer(x, b, bias, y) || fp4_fused_dense(x, b, bias, y)) {
+  if (fp4_gemv(x, b, bias, y) || fp4_stream(x, b, bias, y) || fp4_outer(x, b, bias, y) ||
+      fp4_fused_dense(x, b, bias, y)) {
     return;
   }
   OwnedTensor misfits;

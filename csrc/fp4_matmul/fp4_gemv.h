@@ -1,0 +1,13 @@
+// The product of fp4_linear for one row of x. Included by fp4_matmul_cuda.cu.
+#pragma once
+
+#include "fp4_matmul/fp4_product.h"
+
+namespace my_ops {
+
+// y = x * b + bias for one row of 16-bit x and a ragged weight (ragged_rows.h), on Hopper. False,
+// with nothing launched: more rows, a weight that shared memory does not hold, another layout.
+bool fp4_gemv(const TensorView& x, const Fp4FactorView& b, const TensorView& bias,
+              const TensorView& y);
+
+}  // namespace my_ops

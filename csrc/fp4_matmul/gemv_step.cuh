@@ -1,0 +1,157 @@
+// The arithmetic of the gemv kernel. Device only, needs no torch.
+//
+// mma's 16 rows are 8 rows of the weight at two places of K, its eight columns the row of x once
+// for each lane of a quad and place: column 2 t + h holds what lane t has of place h, zeros where
+// elements belong to another lane. So a sum is of products under one block scale, as in
+// stream_columns.cuh.
+#pragma once
+
+#include "fp4_matmul/stream_columns.cuh"
+
+namespace my_ops {
+
+// Where a lane's part of a slice lies, in shared memory.
+struct GemvAt {
+  uint32_t codes[2], scales[2];  // of both places
+};
+
+template <typename Tile>
+struct GemvStep {
+  using scalar_t = typename Tile::scalar_t;
+  static constexpr bool kMx = Tile::kFormat == Fp4Format::mxfp4;
+  static constexpr bool kHalf = std::is_same_v<scalar_t, __half>;
+  static constexpr int kChains = kMx ? 1 : 2;  // blocks of 32 codes
+  // Of products with lifted x, see stream_columns.cuh.
+  static constexpr float kBlockFactor = !kMx ? 1.0f : (kHalf ? 0x1p9f : 0x1p21f);
+
+  uint4 codes[2];
+  uint32_t scales[2];
+  uint4 x[4] = {};  // zeros stay in lanes that take none
+
+  __device__ __forceinline__ void take(const GemvAt& at) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      codes[h] = load_codes(at.codes[h]);
+      scales[h] = load_scales(at.scales[h]);
+    }
+  }
+
+  // What lies behind K, of which `left` are left from this lane's first code on, meets zeros of x.
+  // But a scale could be a NaN there, and the other half of a block of 32 could make an infinity
+  // of its scale.
+  __device__ __forceinline__ void end_row(int half, int left) {
+    if constexpr (kMx) {
+      if (left <= 0) scales[half] = 127;  // 1
+      if (left <= 16) codes[half].z = codes[half].w = 0;
+    } else {
+      scales[half] &= left <= 0 ? 0 : (left <= 16 ? 0xFF : 0xFFFF);
+    }
+  }
+
+  // Elements in the order of the codes, from `from` on: chunks of 16 bytes are swapped.
+  __device__ __forceinline__ void take_x(uint32_t from, uint32_t mine) {
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+      asm volatile(
+          "{\n.reg .pred mine;\nsetp.ne.u32 mine, %5, 0;\n"
+          "@mine ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
+          : "+r"(x[w].x), "+r"(x[w].y), "+r"(x[w].z), "+r"(x[w].w)
+          : "r"(from ^ w * 16), "r"(mine));
+    }
+  }
+
+  // sums[h]: this lane's products of place h.
+  __device__ __forceinline__ void multiply(float (&sums)[2], bool lifted, float factor) const {
+    if (kHalf || lifted) {
+      multiply_lifted(sums);
+    } else {
+      multiply_pairs_by_scale(sums, factor);
+    }
+  }
+
+ private:
+  __device__ static __forceinline__ uint4 load_codes(uint32_t from) {
+    uint4 v;
+    if constexpr (Tile::kFlat) {
+      asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(from));
+      asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.z), "=r"(v.w) : "r"(from + 8));
+    } else {
+      asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                   : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                   : "r"(from));
+    }
+    return v;
+  }
+
+  __device__ static __forceinline__ uint32_t load_scales(uint32_t from) {
+    uint32_t first, second = 0;
+    if constexpr (!kMx && !Tile::kFlat) {
+      asm volatile("ld.shared.u16 %0, [%1];" : "=r"(first) : "r"(from));
+      return first;
+    }
+    asm volatile("ld.shared.u8 %0, [%1];" : "=r"(first) : "r"(from));
+    if constexpr (!kMx) asm volatile("ld.shared.u8 %0, [%1];" : "=r"(second) : "r"(from + 1));
+    return first | second << 8;
+  }
+
+  __device__ __forceinline__ uint32_t word(int half, int w) const {
+    const uint4& v = codes[half];
+    return w == 0 ? v.x : (w == 1 ? v.y : (w == 2 ? v.z : v.w));
+  }
+
+  __device__ __forceinline__ void multiply_lifted(float (&sums)[2]) const {
+    float factors[2][kChains];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const typename StreamColumns<Tile>::Factors of(scales[h]);
+#pragma unroll
+      for (int c = 0; c < kChains; ++c) factors[h][c] = of.of[c];
+    }
+    float block[kChains][4] = {};
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+      uint32_t a[4], b[4];
+      stream_pairs(scalar_t{}, word(0, w), a);
+      stream_pairs(scalar_t{}, word(1, w), b);
+      float(&sum)[4] = block[w * kChains / 4];
+      mma(scalar_t{}, sum, a[0], b[0], a[1], b[1], x[w].x, x[w].y);
+      mma(scalar_t{}, sum, a[2], b[2], a[3], b[3], x[w].z, x[w].w);
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      sums[h] = 0.0f;
+#pragma unroll
+      for (int c = 0; c < kChains; ++c) {
+        const float products = block[c][3 * h];
+        sums[h] = fmaf(kMx ? products * kBlockFactor : products, factors[h][c], sums[h]);
+      }
+    }
+  }
+
+  // For any bfloat16 x: scales multiply codes.
+  __device__ __forceinline__ void multiply_pairs_by_scale(float (&sums)[2], float factor) const {
+    constexpr __nv_bfloat16 kElement{};
+    float block[4] = {};
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+      uint32_t pairs[2][4];
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        if constexpr (kMx) {
+          decode_wide<121>(word(h, w), scales[h], pairs[h]);
+        } else {
+          uint32_t scale[2];
+          nvfp4_scale_pairs<__nv_bfloat16>(scales[h], factor, scale);
+          decode<__nv_bfloat16>(word(h, w), scale[w / 2], pairs[h]);
+        }
+      }
+      const uint32_t(&a)[4] = pairs[0], (&b)[4] = pairs[1];
+      mma(kElement, block, a[0], b[0], a[1], b[1], x[w].x, x[w].y);
+      mma(kElement, block, a[2], b[2], a[3], b[3], x[w].z, x[w].w);
+    }
+    sums[0] = block[0];
+    sums[1] = block[3];
+  }
+};
+
+}  // namespace my_ops
