@@ -21,6 +21,7 @@ TORCH_FREE_LAUNCHERS = {"csrc/rmsnorm/forward_launch.cuh", "csrc/rmsnorm/backwar
 # Atomics whose result does not depend on the order of the threads, by file.
 ORDERLESS_ATOMICS = {
     "csrc/fp4/fp4_amax.cuh": "atomicMax",  # of the bits of floats that are not negative
+    "csrc/fp4_matmul/fused_mail.cuh": "atomicAdd",  # who is the last of those that arrive
     "csrc/rmsnorm/forward_tiles_ring.cuh": "atomicExch",  # the first of two to be added up
     "csrc/rmsnorm/forward_tiles_sums.cuh": "atomicAdd",  # who takes which tile
 }
