@@ -106,10 +106,6 @@ __global__ void MY_OPS_SM90_BLOCKS(kStretchWarps * 32)
   for (int s = 0; s < kSteps; ++s) {
     x[s].take(memory.x(0) + (lane_k + block_of(s) * 16) * 2, K * 2, M);
   }
-  // Sums take the place of x when every warp has its own, which is looked at late.
-  if (args.plan.sums_take_x) {
-    asm volatile("barrier.cta.arrive 1, %0;" ::"r"(2 * blockDim.x) : "memory");
-  }
 
   // What the compiler would compute again for every tile, in front of its loads.
   uint32_t selector = 0;  // of scale bytes, from the lane's first on
@@ -170,9 +166,7 @@ __global__ void MY_OPS_SM90_BLOCKS(kStretchWarps * 32)
       }
       __syncwarp();
     }
-    if (tile == 0 && args.plan.sums_take_x) {
-      asm volatile("barrier.cta.sync 1, %0;" ::"r"(2 * blockDim.x) : "memory");
-    }
+    if (tile == 0 && args.plan.sums_take_x) __syncthreads();  // every warp has its own of x
     sums.put(sums_at + tile * Tile::kSums * 4);
     if (++slot == slots) {
       slot = 0;

@@ -47,6 +47,7 @@ class StagedSlice {
       *reinterpret_cast<x_t*>(shared_ + bytes + byte) =
           *reinterpret_cast<const x_t*>(slice_ - shift_ + bytes + byte);
     }
+    if (!goes_on && shift_ > 0) sm90::fence_for_copies();  // of the slot's next tile
     return bytes;
   }
   __device__ __forceinline__ void copy(MBarrier& arrived, int bytes) const {
