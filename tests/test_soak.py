@@ -27,4 +27,5 @@ def test_a_leak_is_seen(device, monkeypatch):
         return self.square()
 
     monkeypatch.setattr(soak.Soak, "call", leaking)
-    assert max(soak.run(device, calls=20, report=kept.append).values()) > 60e6
+    # 4 MB each, some of them in memory that other tests of the process have freed.
+    assert max(soak.run(device, calls=40, report=kept.append).values()) > 60e6
