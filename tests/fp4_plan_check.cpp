@@ -14,14 +14,24 @@ namespace {
 constexpr int kH200Sms = 132;
 constexpr int kH200SharedBytes = 227 * 1024;  // of a block
 
+struct Product {
+  int sms, scale_block;
+  int64_t M, N, K;
+};
+
+// Of few rows of x, the i-th of a check; K is a multiple of `depth`.
+Product random_product(std::mt19937_64& random, int i, int64_t depth) {
+  const int64_t M = 1 + random() % 20;
+  const int64_t N = 1 + random() % (int64_t{1} << (4 + random() % 16));
+  const int64_t K = depth * (1 + random() % (int64_t{1} << (random() % 26)));
+  return {i % 2 ? kH200Sms : 78, i % 4 < 2 ? 16 : 32, M, N, K};
+}
+
 void check_panels() {
   std::mt19937_64 random(0);
   int chosen[8][3] = {};
   for (int i = 0; i < 2000000; ++i) {
-    const int sms = i % 2 ? kH200Sms : 78, scale_block = i % 4 < 2 ? 16 : 32;
-    const int64_t M = 1 + random() % 20;
-    const int64_t N = 1 + random() % (int64_t{1} << (4 + random() % 16));
-    const int64_t K = 64 * (1 + random() % (int64_t{1} << (random() % 26)));
+    const auto [sms, scale_block, M, N, K] = random_product(random, i, 64);
     const my_ops::PanelPlan plan = my_ops::plan_panel(M, N, K, scale_block, sms);
     if (plan.tiles == 0) continue;
     ++chosen[plan.tiles][plan.groups];
@@ -38,10 +48,7 @@ void check_box_panels() {
   std::mt19937_64 random(3);
   int chosen[8][3] = {};
   for (int i = 0; i < 2000000; ++i) {
-    const int sms = i % 2 ? kH200Sms : 78, scale_block = i % 4 < 2 ? 16 : 32;
-    const int64_t M = 1 + random() % 20;
-    const int64_t N = 1 + random() % (int64_t{1} << (4 + random() % 16));
-    const int64_t K = 64 * (1 + random() % (int64_t{1} << (random() % 26)));
+    const auto [sms, scale_block, M, N, K] = random_product(random, i, 64);
     const my_ops::PanelPlan plan = my_ops::plan_box_panel(M, N, K, scale_block, i % 8 < 4, sms);
     if (plan.tiles == 0) continue;
     ++chosen[plan.tiles][plan.groups];
@@ -63,10 +70,7 @@ void check_ragged_panels() {
   std::mt19937_64 random(1);
   int chosen[4][3] = {};
   for (int i = 0; i < 2000000; ++i) {
-    const int sms = i % 2 ? kH200Sms : 78, scale_block = i % 4 < 2 ? 16 : 32;
-    const int64_t M = 1 + random() % 20;
-    const int64_t N = 1 + random() % (int64_t{1} << (4 + random() % 16));
-    const int64_t K = 16 * (1 + random() % (int64_t{1} << (random() % 26)));
+    const auto [sms, scale_block, M, N, K] = random_product(random, i, 16);
     const my_ops::PanelPlan plan =
         my_ops::plan_ragged_panel(M, N, K, scale_block, kH200SharedBytes, sms);
     if (plan.tiles == 0) continue;
@@ -162,6 +166,8 @@ void check_fused() {
     expect(plan.splits * plan.parts == 1 || plan.blocks / cluster == tiles * plan.parts,
            "split tiles once", M, N, K, sms);
     expect(plan.parts == 1 || plan.blocks <= sms, "all parts at once", M, N, K, sms);
+    expect(plan.parts == 1 || plan.tokens == 128 || (plan.tokens == 64 && !ragged),
+           "a kernel that sends parts", M, N, K, sms);
     expect(plan.parts == 1 ||
                (K + my_ops::kFusedDepth - 1) / my_ops::kFusedDepth >= 4 * plan.parts * plan.splits,
            "four steps of each part", M, N, K, sms);

@@ -147,8 +147,7 @@ class BoxPanelTeam {
       uint32_t both = nvfp4_scales<scalar_t>(bytes, 1.0f);
       if constexpr (!std::is_same_v<scalar_t, __half>)
         both = multiply_pairs(scalar_t{}, both, scale_factor);
-      pairs.of[0] = low_half_twice(both);
-      pairs.of[1] = high_half_twice(both);
+      halves_twice(both, pairs.of);
     }
     return pairs;
   }

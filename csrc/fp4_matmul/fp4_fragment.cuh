@@ -117,21 +117,12 @@ __device__ __forceinline__ uint32_t nvfp4_scales(uint32_t bytes, float factor) {
   return pack_pair(__nv_bfloat16{}, scales.x * factor, scales.y * factor);
 }
 
-// Either half of a pair as both halves of one, in a form that becomes a part of the multiplication.
-__device__ __forceinline__ uint32_t low_half_twice(uint32_t pair) {
-  uint32_t twice;
-  asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %1;\nmov.b32 %0, {low, low};\n}"
-      : "=r"(twice)
+// Each half of a pair as both halves of one, in a form that becomes a part of the multiplication.
+__device__ __forceinline__ void halves_twice(uint32_t pair, uint32_t (&twice)[2]) {
+  asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %2;\n"
+      "mov.b32 %0, {low, low};\nmov.b32 %1, {high, high};\n}"
+      : "=r"(twice[0]), "=r"(twice[1])
       : "r"(pair));
-  return twice;
-}
-
-__device__ __forceinline__ uint32_t high_half_twice(uint32_t pair) {
-  uint32_t twice;
-  asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %1;\nmov.b32 %0, {high, high};\n}"
-      : "=r"(twice)
-      : "r"(pair));
-  return twice;
 }
 
 // Eight codes times their scale.

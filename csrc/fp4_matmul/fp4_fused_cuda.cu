@@ -102,8 +102,10 @@ void launch_tile(FusedArguments args, const FusedPlan& plan) {
 template <typename Tiles>
 void launch_tokens(const FusedArguments& args, const FusedPlan& plan) {
   if (plan.parts > 1) {
-    return plan.tokens == 64 ? launch_tile<typename Tiles::Tokens64Mail>(args, plan)
-                             : launch_tile<typename Tiles::Tokens128Mail>(args, plan);
+    if constexpr (!Tiles::Tokens64::kRagged) {
+      if (plan.tokens == 64) return launch_tile<typename Tiles::Tokens64Mail>(args, plan);
+    }
+    return launch_tile<typename Tiles::Tokens128Mail>(args, plan);
   }
   if (plan.tokens == 16) return launch_tile<typename Tiles::Tokens16>(args, plan);
   if (plan.tokens == 32) return launch_tile<typename Tiles::Tokens32>(args, plan);

@@ -90,7 +90,8 @@ struct NaturalHalfStep {
 
   __device__ __forceinline__ static void decode_nvfp4(uint32_t codes, uint32_t scales,
                                                       uint32_t (&pairs)[4]) {
-    const uint32_t scale[2] = {low_half_twice(scales), high_half_twice(scales)};
+    uint32_t scale[2];
+    halves_twice(scales, scale);
     code_pairs(scalar_t{}, codes, pairs);
 #pragma unroll
     for (int i = 0; i < 4; ++i) pairs[i] = multiply_pairs(scalar_t{}, pairs[i], scale[i / 2]);

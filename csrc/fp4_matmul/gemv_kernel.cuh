@@ -16,14 +16,10 @@
 #include "common/overlap.cuh"
 #include "common/sm90_cluster.cuh"
 #include "fp4_matmul/gemv_x.cuh"
-#include "fp4_matmul/missing_blocks.cuh"
+#include "fp4_matmul/opaque.cuh"
+#include "fp4_matmul/quad.cuh"
 
 namespace my_ops {
-
-__device__ __forceinline__ float sum_of_quad(float value) {
-  value += __shfl_xor_sync(~0u, value, 1);
-  return value + __shfl_xor_sync(~0u, value, 2);
-}
 
 __device__ __forceinline__ void store_shared(uint32_t to, float value) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(value) : "memory");

@@ -6,6 +6,8 @@
 // stream_columns.cuh.
 #pragma once
 
+#include "fp4_matmul/ragged_end.cuh"
+#include "fp4_matmul/shared_words.cuh"
 #include "fp4_matmul/stream_columns.cuh"
 
 namespace my_ops {
@@ -21,8 +23,7 @@ struct GemvStep {
   static constexpr bool kMx = Tile::kFormat == Fp4Format::mxfp4;
   static constexpr bool kHalf = std::is_same_v<scalar_t, __half>;
   static constexpr int kChains = kMx ? 1 : 2;  // blocks of 32 codes
-  // Of products with lifted x, see stream_columns.cuh.
-  static constexpr float kBlockFactor = !kMx ? 1.0f : (kHalf ? 0x1p9f : 0x1p21f);
+  static constexpr int kLaneScales = kChains;
 
   uint4 codes[2];
   uint32_t scales[2];
@@ -31,21 +32,13 @@ struct GemvStep {
   __device__ __forceinline__ void take(const GemvAt& at) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      codes[h] = load_codes(at.codes[h]);
-      scales[h] = load_scales(at.scales[h]);
+      codes[h] = Tile::kFlat ? load_shared16_by_8(at.codes[h]) : load_shared16(at.codes[h]);
+      scales[h] = load_shared_bytes<kLaneScales, !Tile::kFlat>(at.scales[h]);
     }
   }
 
-  // What lies behind K, of which `left` are left from this lane's first code on, meets zeros of x.
-  // But a scale could be a NaN there, and the other half of a block of 32 could make an infinity
-  // of its scale.
   __device__ __forceinline__ void end_row(int half, int left) {
-    if constexpr (kMx) {
-      if (left <= 0) scales[half] = 127;  // 1
-      if (left <= 16) codes[half].z = codes[half].w = 0;
-    } else {
-      scales[half] &= left <= 0 ? 0 : (left <= 16 ? 0xFF : 0xFFFF);
-    }
+    my_ops::end_row<kLaneScales>(left, codes[half], scales[half]);
   }
 
   // Elements in the order of the codes, from `from` on: chunks of 16 bytes are swapped.
@@ -70,30 +63,6 @@ struct GemvStep {
   }
 
  private:
-  __device__ static __forceinline__ uint4 load_codes(uint32_t from) {
-    uint4 v;
-    if constexpr (Tile::kFlat) {
-      asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(from));
-      asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.z), "=r"(v.w) : "r"(from + 8));
-    } else {
-      asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                   : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                   : "r"(from));
-    }
-    return v;
-  }
-
-  __device__ static __forceinline__ uint32_t load_scales(uint32_t from) {
-    uint32_t first, second = 0;
-    if constexpr (!kMx && !Tile::kFlat) {
-      asm volatile("ld.shared.u16 %0, [%1];" : "=r"(first) : "r"(from));
-      return first;
-    }
-    asm volatile("ld.shared.u8 %0, [%1];" : "=r"(first) : "r"(from));
-    if constexpr (!kMx) asm volatile("ld.shared.u8 %0, [%1];" : "=r"(second) : "r"(from + 1));
-    return first | second << 8;
-  }
-
   __device__ __forceinline__ uint32_t word(int half, int w) const {
     const uint4& v = codes[half];
     return w == 0 ? v.x : (w == 1 ? v.y : (w == 2 ? v.z : v.w));
@@ -123,7 +92,8 @@ struct GemvStep {
 #pragma unroll
       for (int c = 0; c < kChains; ++c) {
         const float products = block[c][3 * h];
-        sums[h] = fmaf(kMx ? products * kBlockFactor : products, factors[h][c], sums[h]);
+        sums[h] = fmaf(kMx ? products * StreamColumns<Tile>::kBlockFactor : products, factors[h][c],
+                       sums[h]);
       }
     }
   }

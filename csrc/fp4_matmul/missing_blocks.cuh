@@ -7,15 +7,9 @@
 #pragma once
 
 #include "fp4_matmul/fp4_e8m0.cuh"
+#include "fp4_matmul/opaque.cuh"
 
 namespace my_ops {
-
-// A number that the compiler knows nothing of before this place: what is made of it is not made in
-// front of a loop, where it would hold registers.
-__device__ __forceinline__ int opaque(int number) {
-  asm volatile("" : "+r"(number));
-  return number;
-}
 
 // The 16 rows of a warp, and its steps of K: from first_k on, stride_k apart, below end_k. In a
 // step it has `blocks` of 32, block_stride apart.

@@ -90,16 +90,13 @@ inline PanelPlan plan_panel(int64_t M, int64_t N, int64_t K, int scale_block, in
 // step of x of each warp. With 12 warps a lane has 168 registers, which it needs.
 constexpr int kRaggedPanelWarps = 12;
 constexpr int kRaggedPanelX = 128;  // where x begins
-// More than half of an SM: where two blocks fit, some get two while others have none, 9.6 us at
-// M = 1, 4000 x 4128, for 6.8.
-constexpr int64_t kRaggedPanelLeast = 116 * 1024;
 
 // With 16 bytes for each tile of codes and of scales, and what the last row's last step reads
 // behind them.
 constexpr int64_t ragged_panel_bytes(int tiles, int groups, int warps, int64_t K, int scale_block) {
   const int64_t x = int64_t{warps} * groups * 8 * kStreamDepth * 2;
   const int64_t tile = kStreamRows * (K / 2 + ceil_div(K, int64_t{scale_block})) + 32;
-  return std::max(kRaggedPanelX + x + tiles * tile + kStreamDepth / 2, kRaggedPanelLeast);
+  return std::max<int64_t>(kRaggedPanelX + x + tiles * tile + kStreamDepth / 2, kRaggedLeastBytes);
 }
 
 // All panels at once, of two or three tiles, and as many warps as fit that all have as many steps

@@ -1,4 +1,4 @@
-// Four neighbouring lanes exchange words. Device only, needs no torch.
+// Four neighbouring lanes exchange words and sums. Device only, needs no torch.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +20,11 @@ __device__ __forceinline__ uint4 transpose_in_quad(const uint4& words) {
   const uint4 by_distance = {got[0], got[1], got[2], got[3]};
   return {pick(by_distance, t), pick(by_distance, t ^ 1), pick(by_distance, t ^ 2),
           pick(by_distance, t ^ 3)};
+}
+
+__device__ __forceinline__ float sum_of_quad(float value) {
+  value += __shfl_xor_sync(~0u, value, 1);
+  return value + __shfl_xor_sync(~0u, value, 2);
 }
 
 }  // namespace my_ops

@@ -11,7 +11,9 @@
 #include "common/overlap.cuh"
 #include "common/sm90_mbarrier.cuh"
 #include "fp4_matmul/panel_kernel.cuh"
+#include "fp4_matmul/ragged_end.cuh"
 #include "fp4_matmul/ragged_rows.cuh"
+#include "fp4_matmul/shared_words.cuh"
 
 namespace my_ops {
 
@@ -46,49 +48,21 @@ class RaggedPanelStep {
     const uint32_t scales_from = low_scales_ + tile * scale_pitch_ + k / Tile::kScaleBlock;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      codes.low[half] = load_words(from + half * 64);
-      codes.high[half] = load_words(from + half * 64 + code_rows_);
+      codes.low[half] = load_shared16_by_8(from + half * 64);
+      codes.high[half] = load_shared16_by_8(from + half * 64 + code_rows_);
       const uint32_t at = scales_from + half * Tile::kScaleBytes / 2;
-      scales.low[half] = load_scales(at);
-      scales.high[half] = load_scales(at + scale_rows_);
+      scales.low[half] = load_shared_bytes<kLaneScales, false>(at);
+      scales.high[half] = load_shared_bytes<kLaneScales, false>(at + scale_rows_);
       if (left < kStreamDepth) {
-        end_row(left - half * (kStreamDepth / 2), codes.low[half], scales.low[half]);
-        end_row(left - half * (kStreamDepth / 2), codes.high[half], scales.high[half]);
+        const int mine = left - half * (kStreamDepth / 2) - static_cast<int>(threadIdx.x) % 4 * 32;
+        end_row<kLaneScales>(mine, codes.low[half], scales.low[half]);
+        end_row<kLaneScales>(mine, codes.high[half], scales.high[half]);
       }
     }
   }
 
  private:
   static constexpr int kLaneScales = 32 / Tile::kScaleBlock;
-
-  // Of rows that begin at multiples of 8 bytes.
-  __device__ static __forceinline__ uint4 load_words(uint32_t from) {
-    uint4 v;
-    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(from));
-    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.z), "=r"(v.w) : "r"(from + 8));
-    return v;
-  }
-
-  __device__ static __forceinline__ uint32_t load_scales(uint32_t from) {
-    uint32_t first, second = 0;
-    asm volatile("ld.shared.u8 %0, [%1];" : "=r"(first) : "r"(from));
-    if constexpr (kLaneScales == 2) {
-      asm volatile("ld.shared.u8 %0, [%1];" : "=r"(second) : "r"(from + 1));
-    }
-    return first | second << 8;
-  }
-
-  // What lies behind K, `left` from the half step on, meets zeros of x. But a scale could be a NaN
-  // there, and the other half of a block of 32 could make an infinity of its scale.
-  __device__ static __forceinline__ void end_row(int left, uint4& codes, uint32_t& scales) {
-    left -= static_cast<int>(threadIdx.x) % 4 * 32;
-    if constexpr (kLaneScales == 1) {
-      if (left <= 0) scales = 127;  // 1
-      if (left <= 16) codes.z = codes.w = 0;
-    } else {
-      scales &= left <= 0 ? 0 : (left <= 16 ? 0xFF : 0xFFFF);
-    }
-  }
 
   uint32_t low_codes_, low_scales_;    // of row lane / 4
   uint32_t code_rows_, scale_rows_;    // to the one 8 below

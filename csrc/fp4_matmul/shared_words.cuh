@@ -7,6 +7,12 @@
 
 namespace my_ops {
 
+__device__ __forceinline__ uint2 load_shared8(uint32_t address) {
+  uint2 v;
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address));
+  return v;
+}
+
 __device__ __forceinline__ uint4 load_shared16(uint32_t address) {
   uint4 v;
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -24,6 +30,12 @@ __device__ __forceinline__ void store_shared16(uint32_t address, const uint4& v)
 __device__ __forceinline__ void store_shared16(uint32_t address, const float4& v) {
   store_shared16(address,
                  uint4{float_bits(v.x), float_bits(v.y), float_bits(v.z), float_bits(v.w)});
+}
+
+// From a multiple of 8 bytes, such as rows of a ragged weight (ragged_rows.h) begin at.
+__device__ __forceinline__ uint4 load_shared16_by_8(uint32_t address) {
+  const uint2 low = load_shared8(address), high = load_shared8(address + 8);
+  return {low.x, low.y, high.x, high.y};
 }
 
 template <int kBytes, bool kAligned = true>

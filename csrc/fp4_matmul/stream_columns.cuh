@@ -7,6 +7,7 @@
 // one for two words: 12.4 us at M = 1, 8192 x 8192, bfloat16 and NVFP4, for 13.1; MXFP4 11.9.
 #pragma once
 
+#include "fp4_matmul/quad.cuh"
 #include "fp4_matmul/stream_step.cuh"
 
 namespace my_ops {
@@ -113,11 +114,7 @@ struct StreamColumns {
   // Of what the lanes of a quad have of the same rows.
   __device__ static __forceinline__ float4 finish(float4 sum, bool lifted, float scale_factor) {
     const float factor = lifted ? tile_factor(scale_factor) : 1.0f;
-    const auto of_quad = [&](float part) {
-      part += __shfl_xor_sync(~0u, part, 1);
-      part += __shfl_xor_sync(~0u, part, 2);
-      return part * factor;
-    };
+    const auto of_quad = [&](float part) { return sum_of_quad(part) * factor; };
     return {of_quad(sum.x), of_quad(sum.y), of_quad(sum.z), of_quad(sum.w)};
   }
 };

@@ -133,7 +133,7 @@ __global__ void MY_OPS_SM90_BLOCKS(kStretchWarps * 32)
     uint2 words[kSteps];
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
-      words[s] = load_words2(tile_codes + lane_codes[s]);
+      words[s] = load_shared8(tile_codes + lane_codes[s]);
     }
     const uint32_t bytes = __byte_perm(load_window(tile_scales + lane_scales), 0, selector);
     uint32_t pairs[kSteps];
@@ -148,7 +148,7 @@ __global__ void MY_OPS_SM90_BLOCKS(kStretchWarps * 32)
       StretchX<Tile> rest_x;
       rest_x.take(memory.x(0) + within * 2, K * 2, M);
       if (k >= K) rest_x = {};
-      const uint2 word[1] = {load_words2(tile_codes + g * row_codes + within / 2)};
+      const uint2 word[1] = {load_shared8(tile_codes + g * row_codes + within / 2)};
       const uint32_t at = tile_scales + g * row_scales + within / Tile::kScaleBlock;
       uint32_t pair[1];
       lane_pairs.pairs(load_window(at) & 0xFF, word, pair);

@@ -24,9 +24,6 @@ static_assert(kStretchHead >= 16 * (kStretchSlots + 1));
 // What the warps' equal parts of K leave is done by one or another of them, one step at a time: up
 // to as many steps as this.
 constexpr int kStretchMostRest = 16;
-// More than half of an SM: where two blocks fit, some get two while others have none, 9.6 us at
-// M = 1, 4000 x 4128, for 6.8.
-constexpr int kStretchLeastBytes = 116 * 1024;
 
 struct StretchPlan {
   int blocks = 0;  // 0: the kernel is not for this product
@@ -93,7 +90,7 @@ inline StretchPlan plan_stretch(int64_t M, int64_t N, int64_t K, int scale_block
   }
   plan.slots = fit(sums);
   if (plan.slots < std::min(most, 2)) return {};
-  plan.bytes = std::max(plan.slots_at + plan.slots * plan.slot_bytes + sums, kStretchLeastBytes);
+  plan.bytes = std::max(plan.slots_at + plan.slots * plan.slot_bytes + sums, kRaggedLeastBytes);
   return plan;
 }
 

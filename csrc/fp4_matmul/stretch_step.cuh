@@ -2,6 +2,7 @@
 // eight rows of the weight is B. Device only, sm_90a, needs no torch.
 #pragma once
 
+#include "fp4_matmul/shared_words.cuh"
 #include "fp4_matmul/stream_step.cuh"
 #include "fp4_matmul/stretch_copies.cuh"
 
@@ -18,18 +19,6 @@ struct StretchTile {
   static constexpr int kSums = kTokens * kStretchTileRows;  // of a tile
 };
 
-__device__ __forceinline__ uint2 load_words2(uint32_t from) {
-  uint2 v;
-  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(from));
-  return v;
-}
-__device__ __forceinline__ uint4 load_words4(uint32_t from) {
-  uint4 v;
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "r"(from));
-  return v;
-}
 // Four bytes from anywhere.
 __device__ __forceinline__ uint32_t load_window(uint32_t from) {
   const uint32_t at = from & ~3u;
@@ -52,8 +41,8 @@ struct StretchX {
     const bool odd = g % 2;
     const auto take_row = [&](uint4(&to)[2], int row) {
       const uint32_t at = from + min(row, M - 1) * row_bytes;
-      const uint4 a = pair_order(load_words4(at + (odd ? 16 : 0)));
-      const uint4 b = pair_order(load_words4(at + (odd ? 0 : 16)));
+      const uint4 a = pair_order(load_shared16(at + (odd ? 16 : 0)));
+      const uint4 b = pair_order(load_shared16(at + (odd ? 0 : 16)));
       to[0] = odd ? b : a;
       to[1] = odd ? a : b;
     };
