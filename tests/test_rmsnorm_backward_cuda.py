@@ -15,9 +15,10 @@ pytestmark = [
 EPS = 1e-6
 # Columns in chunks of 16 bytes: 8 lanes to 16 and 32, a warp to 64 and 128, a block to 1024, 1 to
 # 16 blocks with a ring to 32768 (float32: 65536), two launches beyond. Ragged rows, with up to a
-# chunk more: 4, 8, 16 and 32 lanes to 16, 32, 64 and 128, then blocks of warps of 127.
-CHUNKS = [1, 16, 17, 32, 33, 64, 65, 128, 129, 1023, 1024, 1025, 2048, 2049, 5000, 32768, 32769]
-CHUNKS += [45000, 65536, 65537]
+# chunk more: 4, 8, 16 and 32 lanes to 16, 32, 64 and 128, then blocks of warps of 127; float32 to
+# 1016, then 8 warps of 159 to 1272, of 191 to 1528, and warps of 127 again.
+CHUNKS = [1, 16, 17, 32, 33, 64, 65, 128, 129, 1016, 1017, 1023, 1024, 1025, 1272, 1273, 1528, 1529]
+CHUNKS += [2048, 2049, 5000, 32768, 32769, 45000, 65536, 65537]
 TOLERANCE = {torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7, torch.float32: 2.0**-20}
 
 
@@ -82,7 +83,7 @@ def test_layouts_have_the_bits_of_contiguous_tensors(dtype, H):
 
 
 # Fewer columns than a chunk, one more; each number of lanes; blocks; two launches.
-RAGGED = [1, 7, 9, 111, 121, 255, 505, 769, 1017, 1025, 5125, 9001, 20_001]
+RAGGED = [1, 7, 9, 111, 121, 255, 505, 769, 1017, 1025, 4501, 5125, 9001, 20_001]
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
@@ -104,7 +105,7 @@ def test_ragged_rows_have_the_same_bits_wherever_they_begin(dtype, H):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("H", [9, 111, 255, 769, 5125])
+@pytest.mark.parametrize("H", [9, 111, 255, 769, 4501, 5125])
 def test_ragged_rows_keep_to_themselves(dtype, H):
     """Neighbouring rows share packs: what is in one must not show in another."""
     grad, x, weight, _ = case(40, H, dtype)

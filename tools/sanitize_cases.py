@@ -87,6 +87,11 @@ def rmsnorm():
             weight = tensor(width, misaligned=misaligned)
             backward(my_ops.rmsnorm(x, weight))
             backward(*my_ops.add_rmsnorm(x, residual, weight))
+    for width, misaligned in itertools.product((4501, 5501), (False, True)):  # 5 and 6 chunks
+        x, residual = (tensor(3, width, misaligned=misaligned) for _ in "xr")
+        weight = tensor(width, misaligned=misaligned)
+        backward(my_ops.rmsnorm(x, weight))
+        backward(*my_ops.add_rmsnorm(x, residual, weight))
     for width in (200_000, 262_144):  # float32 rows of which registers and shared memory hold parts
         x, residual, weight = tensor(3, width), tensor(3, width), tensor(width)
         backward(my_ops.rmsnorm(x, weight))

@@ -33,6 +33,10 @@ struct BackwardKernels {
     }
     if (phase == Phase::sums) return block_kernel<Phase::sums>(lie);
     if (phase == Phase::apply) return block_kernel<Phase::apply>(lie);
+    if constexpr (sizeof(x_t) == 4) {
+      if (config.vectors == 5) return edges_block_kernel<5>(lie);
+      if (config.vectors == 6) return edges_block_kernel<6>(lie);
+    }
     return block_kernel<Phase::whole>(lie);
   }
 
@@ -57,6 +61,13 @@ struct BackwardKernels {
     if (lanes == 8) return lanes_kernel<8, 4, kRows>();
     if (lanes == 16) return lanes_kernel<16, 4, kRows>();
     return lanes_kernel<32, 4, kRows>();
+  }
+  template <int kVectors>
+  static Kernel edges_block_kernel(Rows lie) {
+    if (lie == Rows::in_step) {
+      return rmsnorm_backward_kernel<x_t, 0, kVectors, Rows::in_step, Phase::whole>;
+    }
+    return rmsnorm_backward_kernel<x_t, 0, kVectors, Rows::ragged, Phase::whole>;
   }
   template <Phase kPhase>
   static Kernel block_kernel(Rows lie) {

@@ -16,9 +16,8 @@ class RowEdges {
   static constexpr int N = kChunkElements<x_t>;
   static constexpr int kOwnPacks = own_packs<x_t>(kVectors, kRows);
   static constexpr unsigned kWhole = (1u << N) - 1;
-  static constexpr int kBits = 8;  // for a chunk
   static constexpr unsigned kLastUsed = 1u << kVectors;
-  static_assert(N <= kBits && kVectors * kBits <= 32);
+  static_assert(kVectors * N <= 32);
 
  public:
   // All threads of a warp. `own`: kVectors + 1 packs that are this thread's.
@@ -31,7 +30,7 @@ class RowEdges {
         unsigned mine = 0;
 #pragma unroll
         for (int j = 0; j < N; ++j) mine |= owned.has(index * N + j) ? 1u << j : 0u;
-        elements_ |= mine << (v * kBits);
+        elements_ |= mine << (v * N);
         // Of ragged rows a word may come with the chunk after the last.
         const bool edge = mine != kWhole && (mine != 0 || index == owned.chunks);
         edges |= edge ? 1u << v : 0u;
@@ -53,7 +52,7 @@ class RowEdges {
 
   // The elements of chunk v that are this thread's.
   __device__ __forceinline__ unsigned elements(int v) const {
-    return elements_ >> (v * kBits) & kWhole;
+    return elements_ >> (v * N) & kWhole;
   }
   __device__ __forceinline__ bool whole(int v) const { return elements(v) == kWhole; }
 
