@@ -8,13 +8,14 @@
 // where the panel kernel has 27, and as x lies in registers for half a step only, 16 warps have
 // room where eight had. Sums of all warps are added at last, in their order.
 //
-// 13.7 us for the panel kernel's 15.0 at M = 16, 8192 x 8192, bfloat16 and NVFP4, of which copies
-// alone take 11.2 and the arithmetic alone 11.9; 12.9 for 14.7 (4096 x 14336), 47 for 50 (28672 x
-// 8192), 5.6 for 5.9 (4096 x 4096). At M = 8 12.3 for the stream kernel's 12.9. No faster: two
+// 13.4 us for the panel kernel's 15.0 at M = 16, 8192 x 8192, bfloat16 and NVFP4, of which copies
+// alone take 11.2 and the arithmetic alone 11.9; 12.3 for 14.7 (4096 x 14336), 44.8 for 50 (28672 x
+// 8192), 5.1 for 5.8 (4096 x 4096). At M = 8 11.9 for the stream kernel's 12.8. No faster: two
 // steps of a team on their way (16.8), a team for every warp (14.3 to 16.2), copies by a warp of
 // their own (15.5), teams in step with each other (14.6 to 16.9), scales of eight steps in one box
-// (15.4), K divided between the blocks of a cluster (18.4). A thread that the compiler does not
-// know to be one, lane 0, issues each copy in a loop: 14.3 us for 13.9.
+// (15.4), K divided between the blocks of a cluster (14.5 to 15.8, of four blocks twice the time),
+// all codes of a step taken into registers so that the next ones come earlier (14.0). A thread that
+// the compiler does not know to be one, lane 0, issues each copy in a loop: 14.3 us for 13.9.
 #pragma once
 
 #include "common/overlap.cuh"
@@ -54,9 +55,7 @@ __global__ void MY_OPS_SM90_BLOCKS(Tile::kThreads)
   team.clear_rest_of_x();
   __syncthreads();
   wait_for_previous_kernel();
-  team.copy_x(team.first_step());
-  if constexpr (Tile::kXFirst) __syncthreads();
-  team.copy_weight(team.first_step());
+  if (warp == 0 && sm90::elect_one()) team.copy_first_steps();
   const FragmentScale scale = stream_scale<Tile>(args.stream, load_amax(args.stream));
   const uint32_t factor = pack_pair(__nv_bfloat16{}, scale.scale_factor, scale.scale_factor);
 

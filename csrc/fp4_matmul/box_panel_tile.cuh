@@ -47,12 +47,8 @@ struct BoxPanelTile {
   static constexpr int kSharedBytes = kBarriers + kTeams * 2 * 8;
 
   // Steps of the panel that are on their way to L2 before the kernel in front is done: 16 to 32
-  // KB. More get in the way of x: 14.3 us with four for 13.8 at M = 16, 8192 x 8192,
-  // without any 14.6.
-  static constexpr int kPrefetched = kTiles == 2 ? 8 : 2;
-  // Whether all of x is asked for before the weight is: 13.7 us for 14.2 at M = 16, 8192 x 8192,
-  // but of small panels 5.8 for 5.7 at 4096 x 4096.
-  static constexpr bool kXFirst = kTiles > 2;
+  // KB. M = 16, 8192 x 8192: 14.1 us with none, 13.7 with one, 13.5 with four.
+  static constexpr int kPrefetched = kTiles == 7 ? 2 : 4;
   static constexpr bool kInTurn = kTiles == 7;  // else some of its registers are spilled
 };
 
