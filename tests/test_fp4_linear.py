@@ -323,6 +323,7 @@ def test_x_of_any_layout(device, format):
 # to 8 rows of x and up to 16; more panels than fit at once; teams of warps with unequal steps.
 BOX_PANELS = [
     (9, 4096, 2056),
+    (5, 2048, 4104),
     (3, 4608, 8200),
     (8, 8192, 8192),
     (16, 6144, 8200),

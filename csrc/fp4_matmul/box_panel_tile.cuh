@@ -44,7 +44,8 @@ struct BoxPanelTile {
   }
 
   static constexpr int kBarriers = kTeams * kTeamBytes;  // where they begin, two of each team
-  static constexpr int kSharedBytes = kBarriers + kTeams * 2 * 8;
+  static constexpr int kBytes = kBarriers + kTeams * 2 * 8;
+  static constexpr int kSharedBytes = kBytes < kRaggedLeastBytes ? kRaggedLeastBytes : kBytes;
 
   // Steps of the panel that are on their way to L2 before the kernel in front is done: 16 to 32
   // KB. M = 16, 8192 x 8192: 14.1 us with none, 13.7 with one, 13.5 with four.

@@ -59,7 +59,8 @@ bool launch_box_tile(const StreamArguments& stream, const PanelPlan& plan) {
   if (!encode_byte_map(args.codes, stream.codes, N, K / 2, Tile::kRows, 128) ||
       !encode_byte_map(args.scales, stream.scales, N, K / Tile::kScaleBlock, Tile::kRows,
                        Tile::kScaleRowBytes) ||
-      !encode_tensor_map(args.x, stream.x, M, K, stream.x_stride, static_cast<int>(M))) {
+      !encode_tensor_map(args.x, stream.x, M, K, M == 1 ? K : stream.x_stride,
+                         static_cast<int>(M))) {
     return false;
   }
   launch_with({1, true}, fp4_box_panel_kernel<Tile>, plan.panels, Tile::kThreads,
@@ -69,7 +70,10 @@ bool launch_box_tile(const StreamArguments& stream, const PanelPlan& plan) {
 
 template <typename scalar_t, Fp4Format kFormat>
 bool launch_box(const StreamArguments& args, const PanelPlan& plan) {
-  if (plan.groups == 1) return launch_box_tile<scalar_t, kFormat, 4, 1>(args, plan);
+  if (plan.groups == 1) {
+    return plan.tiles == 2 ? launch_box_tile<scalar_t, kFormat, 2, 1>(args, plan)
+                           : launch_box_tile<scalar_t, kFormat, 4, 1>(args, plan);
+  }
   if (plan.tiles == 2) return launch_box_tile<scalar_t, kFormat, 2, 2>(args, plan);
   if (plan.tiles == 4) return launch_box_tile<scalar_t, kFormat, 4, 2>(args, plan);
   return launch_box_tile<scalar_t, kFormat, 7, 2>(args, plan);
@@ -128,8 +132,8 @@ bool fp4_stream(const TensorView& x, const Fp4FactorView& b, const TensorView& b
   const auto shared_bytes = static_cast<int64_t>(device.sharedMemPerBlockOptin);
   PanelPlan box, panel;
   StretchPlan stretch;
-  if (panels && x_stride >= K && starts_at_multiple_of(scales, 0, 16)) {
-    box = plan_box_panel(M, N, K, scale_block, x.scalar_type() == ScalarType::Half, sms);
+  if (panels && (M == 1 || x_stride >= K) && starts_at_multiple_of(scales, 0, 16)) {
+    box = plan_box_panel(M, N, K, scale_block, sms);
   }
   if (panels) {
     stretch = plan_stretch(M, N, K, scale_block, shared_bytes, sms);

@@ -42,28 +42,27 @@ inline void divide_into_panels(PanelPlan& plan, int64_t N, int sms) {
 }
 
 // For panels that the copy engine brings (box_panel_kernel.cuh), where it can: rows of scales are
-// multiples of 16 bytes. A short K is for the kernels without its maps, which take time to come:
-// 6.7 us at M = 16, 8192 x 2048, and 5.9; NVFP4 8.8 at M = 9, 8192 x 4096, and 8.7; MXFP4 10.5 at
-// M = 16, 8192 x 5120, and 10.4, and 14.3 at 14336 x 4096, and 13.7. Up to eight rows of x are for
-// the stream kernel, unless panels are of four tiles, all at once and on most SMs (11.4 us at M =
-// 8, 6144 x 8192, and 10.7), or float16 times MXFP4 (12.5 us, and 12.2).
-inline PanelPlan plan_box_panel(int64_t M, int64_t N, int64_t K, int scale_block, bool half,
-                                int sms) {
+// multiples of 16 bytes. A short K is for the kernels without its maps, which take time to
+// come: 5.9 us at M = 16, 8192 x 2048, and 5.75 in the panel kernel, but 7.0 and 7.65 at 8192 x
+// 2560. Up to eight rows of x are for the stream kernel unless all panels are there at once and on
+// most SMs: 6.5 and 5.8 us at M = 8, 2048 x 8192; 4.6 and 5.0 at 4096 x 4096, 18.9 and 22.4 at 8192
+// x 14336. It spares one or two rows some of the arithmetic: 7.4 and 7.2 at M = 1, 8192 x 4096.
+inline PanelPlan plan_box_panel(int64_t M, int64_t N, int64_t K, int scale_block, int sms) {
   constexpr int kRowBytes = 16;
-  const bool mxfp4 = scale_block == 32;
   PanelPlan plan;
-  if (M <= kStreamColumns || M > kPanelTokens || N * K < 1 << 20 ||
-      K % (kRowBytes * scale_block) != 0 || K < 4096 || K >= kPanelMaxDepth || N >= 1 << 30) {
+  if (M > kPanelTokens || N * K < 1 << 20 || K % (kRowBytes * scale_block) != 0 ||
+      K >= kPanelMaxDepth || N >= 1 << 30) {
     return plan;
   }
   plan.groups = M <= kStreamTokens ? 1 : 2;
   divide_into_panels(plan, N, sms);
+  const bool small = plan.tiles == 2;
   if (plan.groups == 1) {
     const bool most_at_once = plan.panels <= sms && plan.panels * 5 >= sms * 4;
-    return plan.tiles == 4 && most_at_once && !(half && mxfp4) ? plan : PanelPlan{};
+    const int least = small ? 2048 : (M <= kStreamColumns ? 6144 : 3072);
+    return most_at_once && plan.tiles != 7 && K >= least ? plan : PanelPlan{};
   }
-  const int least = (plan.tiles == 4 ? 5120 : 4096) + (mxfp4 && plan.tiles > 2 ? 1024 : 0);
-  return K >= least ? plan : PanelPlan{};
+  return K >= (small ? 1536 : (plan.tiles == 4 ? 2560 : 3072)) ? plan : PanelPlan{};
 }
 
 // For the panel kernel. Up to eight rows of x are for the stream kernel, unless it would pass over
