@@ -166,6 +166,8 @@ void check_fused() {
     expect(plan.blocks / cluster <= tiles * plan.parts, "work for each cluster", M, N, K, sms);
     expect(plan.splits * plan.parts == 1 || plan.blocks / cluster == tiles * plan.parts,
            "split tiles once", M, N, K, sms);
+    expect(plan.later_tiles == (plan.blocks / cluster < tiles * plan.parts), "tiles one by one", M,
+           N, K, sms);
     expect(plan.parts == 1 || plan.blocks <= sms, "all parts at once", M, N, K, sms);
     expect(plan.parts == 1 || plan.tokens == 128 || (plan.tokens == 64 && !ragged),
            "a kernel that sends parts", M, N, K, sms);

@@ -196,6 +196,8 @@ MISFIT_SIZES = [
     (190, 2304, 8190),
     (513, 640, 16385),
     (700, 2304, 8200),
+    (3000, 640, 2768),
+    (2000, 2304, 2192),
 ]
 
 
@@ -379,7 +381,8 @@ MANY_ROWS = [
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize(("M", "K", "N"), MANY_ROWS)
 def test_many_rows_of_any_layout(format, dtype, M, K, N):
-    """Tiles of 192 and 256 rows: with sums of two blocks, with x for two blocks, with both."""
+    """Tiles of 192 and 256 rows: with sums of two blocks, with x for two blocks, with both; with
+    results that the copy engine stores."""
     q = my_ops.fp4_quantize(torch.randn(N, K, device="cuda"), format)
     x = torch.randn(M, K, device="cuda", dtype=dtype)
     y = my_ops.fp4_linear(x, q)

@@ -179,7 +179,8 @@ def fp4():
 # (rows of x, N, K) for each plan of fp4_linear: few rows, their K in one slice and in two; every
 # tile of the fused kernel, one with K in two slices; what is too small or too odd for both; what
 # has a kernel for the gradient of x; rows of the weight that no vectors of 16 bytes reach, and one
-# row of x with them; panels that the copy engine brings; K in parts of several clusters.
+# row of x with them; panels that the copy engine brings; results that it stores; K in parts of
+# several clusters.
 LINEAR_SHAPES = [
     *((1, 1030, 1024), (5, 1030, 2080), (8, 70, 16384)),
     *((9, 1030, 1024), (40, 1030, 2048), (97, 5000, 256), (193, 5000, 256), (385, 5000, 256)),
@@ -188,6 +189,7 @@ LINEAR_SHAPES = [
     *((3, 1030, 2064), (13, 1030, 2064), (29, 1030, 2064), (50, 1030, 2064), (97, 1030, 2064)),
     *((20, 17000, 256), (8, 2200, 2896), (16, 4203, 4112), (7, 9005, 4112)),
     *((9, 520, 4096), (3, 7200, 4096), (16, 8200, 6144), (13, 14340, 5120)),
+    (1530, 4112, 256),
     *((50, 310, 6144), (120, 5003, 3072), (120, 5003, 3088)),
     *((8, 2200, 1040), (13, 1030, 1040)),
     *((300, 1030, 2064), (1, 1030, 2096), (3, 5000, 272), (13, 5000, 272), (3, 8203, 144)),

@@ -1,5 +1,6 @@
-// Device, sm_90a: the copy engine, global to shared memory and shared to shared memory. One thread
-// issues a copy, whose bytes count at an mbarrier. Needs no torch header.
+// Device, sm_90a: the copy engine, between global and shared memory and from shared to shared
+// memory. One thread issues a copy; the bytes of one to shared memory count at an mbarrier. Needs
+// no torch header.
 #pragma once
 
 #include <cuda.h>
@@ -81,6 +82,22 @@ __device__ __forceinline__ void box_copy_to_ranks(uint32_t shared, const CUtenso
       ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(shared),
       "l"(&map), "r"(col), "r"(row), "r"(barrier), "h"(ranks)
       : "memory");
+}
+
+// A box from shared memory into the matrix, but for what lies outside of it. A group of its own.
+__device__ __forceinline__ void store_box(const CUtensorMap& map, uint32_t shared, int row,
+                                          int col) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];\n"
+      "cp.async.bulk.commit_group;" ::"l"(&map),
+      "r"(col), "r"(row), "r"(shared)
+      : "memory");
+}
+
+// Of the thread that stored boxes: until at most kPending of the youngest are still to be read.
+template <int kPending>
+__device__ __forceinline__ void wait_for_box_reads() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
 
 // A box on its way to L2 alone, as prefetch_to_l2() has rows.

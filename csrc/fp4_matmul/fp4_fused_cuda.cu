@@ -16,7 +16,9 @@ namespace {
 // enough. One that has them alone decodes into a second set: 21.8 us at 64 rows of x, 8192 x 8192,
 // against 24.5 with two warpgroups. With 128 rows and operands of four instructions in work 29.6
 // us, with those of two 30.5. More slots than these are slower, as the first step of a warp waits
-// behind its last: with 64 rows and six 23.1 us, with 32 rows and three 20.4 instead of 19.7.
+// behind its last: with 64 rows and six 23.1 us, with 32 rows and three 20.4 instead of 19.7. Where
+// a block has one tile after the other, its results as boxes are worth a stage of x: 654 us instead
+// of 662 with 4096 rows of x, 8192 x 8192.
 template <typename scalar_t, Fp4Format kFormat, bool kRagged>
 struct FusedTiles {
   using Tokens16 = FusedTile<scalar_t, kFormat, 16, 256, 6, 3, 2, 1, kRagged>;
@@ -27,6 +29,7 @@ struct FusedTiles {
   using Tokens128Mail = FusedTile<scalar_t, kFormat, 128, 128, 5, 2, 2, 2, kRagged, true>;
   using Tokens192 = FusedTile<scalar_t, kFormat, 192, 64, 7, 3, 1, 2, kRagged>;
   using Tokens256 = FusedTile<scalar_t, kFormat, 256, 64, 5, 3, 1, 2, kRagged>;
+  using Tokens256Boxes = FusedTile<scalar_t, kFormat, 256, 64, 4, 3, 1, 2, kRagged, false, true>;
 };
 
 FusedPlan plan_for(const Fp4FactorView& b, const TensorView& y) {
@@ -91,16 +94,22 @@ void launch_tile(FusedArguments args, const FusedPlan& plan) {
   for (int part = 0; part <= parts; ++part) {
     args.part_begin[part] = static_cast<int>(int64_t{args.steps} * part / parts);
   }
-  const bool dense = out.type != DenseType::float32 && out.col_stride == 1;
-  args.vectors = dense && out.N % 8 == 0 && starts_at_multiple_of(out.data, out.row_stride * 2, 16);
   args.tail = plan.tail;
   args.works = 2 * args.row_clusters * args.token_tiles - plan.tail;
   launch_with({static_cast<unsigned>(plan.splits * plan.sharers), true}, fp4_fused_kernel<Tile>,
               plan.blocks, Tile::kThreads, Tile::kSharedBytes, args);
 }
 
+// Has the copy engine store the results. False where it cannot, or where the last warp of a tile
+// would repeat rows of the one in front (warp_row).
+bool map_results(FusedArguments& args) {
+  const ProductOutput& out = args.out;
+  return args.vectors && out.N % 16 == 0 &&
+         encode_tensor_map(args.y_map, out.data, out.M, out.N, out.row_stride, kOutputBox);
+}
+
 template <typename Tiles>
-void launch_tokens(const FusedArguments& args, const FusedPlan& plan) {
+void launch_tokens(FusedArguments args, const FusedPlan& plan) {
   if (plan.parts > 1) {
     if constexpr (!Tiles::Tokens64::kRagged) {
       if (plan.tokens == 64) return launch_tile<typename Tiles::Tokens64Mail>(args, plan);
@@ -112,6 +121,11 @@ void launch_tokens(const FusedArguments& args, const FusedPlan& plan) {
   if (plan.tokens == 64) return launch_tile<typename Tiles::Tokens64>(args, plan);
   if (plan.tokens == 128) return launch_tile<typename Tiles::Tokens128>(args, plan);
   if (plan.tokens == 192) return launch_tile<typename Tiles::Tokens192>(args, plan);
+  if constexpr (!Tiles::Tokens256::kRagged) {
+    if (plan.later_tiles && map_results(args)) {
+      return launch_tile<typename Tiles::Tokens256Boxes>(args, plan);
+    }
+  }
   launch_tile<typename Tiles::Tokens256>(args, plan);
 }
 
@@ -131,6 +145,8 @@ FusedArguments fused_arguments(const Fp4FactorView& b, const ProductOutput& out)
       b.depth() % kFusedDepth == 0 && starts_at_multiple_of(args.scales, 0, step_scales);
   args.amax = b.amax.const_data_ptr<float>();
   args.out = out;
+  const bool dense = out.type != DenseType::float32 && out.col_stride == 1;
+  args.vectors = dense && out.N % 8 == 0 && starts_at_multiple_of(out.data, out.row_stride * 2, 16);
   args.steps = static_cast<int>(ceil_div(b.depth(), int64_t{kFusedDepth}));
   args.mail.parts = 1;
   return args;

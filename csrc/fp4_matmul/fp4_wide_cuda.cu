@@ -53,12 +53,15 @@ void run(const WideProduct& product, bool beside = false) {
   product.half ? run<__half>(product, beside) : run<__nv_bfloat16>(product, beside);
 }
 
-// Whether all results lie in whole vectors of 16 bytes along the dense dimension.
-bool has_vectors(const ProductOutput& out) {
+// Has the copy engine store the results. False where they are not of 16 bits, or do not lie in
+// rows of multiples of 16 bytes.
+bool map_results(CUtensorMap& map, const ProductOutput& out) {
   const bool along_n = out.col_stride == 1;
+  const int64_t rows = along_n ? out.M : out.N, cols = along_n ? out.N : out.M;
+  const int64_t row_stride = along_n ? out.row_stride : out.col_stride;
   return out.type != DenseType::float32 && (along_n || out.row_stride == 1) &&
-         (along_n ? out.N : out.M) % 8 == 0 &&
-         starts_at_multiple_of(out.data, (along_n ? out.row_stride : out.col_stride) * 2, 16);
+         starts_at_multiple_of(out.data, row_stride * 2, 16) && row_stride >= cols &&
+         encode_tensor_map(map, out.data, rows, cols, row_stride, kOutputBox);
 }
 
 bool may_misfit(const TensorView& x, const Fp4FactorView& b) {
@@ -93,7 +96,7 @@ bool prepare(WideProduct& product, const TensorView& x, const Fp4FactorView& b,
   args.amax = b.amax.const_data_ptr<float>();
   args.is_nvfp4 = b.format == Fp4Format::nvfp4;
   args.out = product_output(y, b.depth(), bias);
-  args.vectors = has_vectors(args.out);
+  args.boxes = map_results(args.y, args.out);
   args.steps = static_cast<int>(ceil_div(b.depth(), int64_t{kWideDepth}));
   args.row_tiles = plan.row_tiles;
   args.col_tiles = plan.col_tiles;

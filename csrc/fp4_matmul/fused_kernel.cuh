@@ -99,12 +99,16 @@ __device__ __forceinline__ void consume(const FusedArguments& args, uint32_t bas
       }
       // The only work. Said here, no registers are kept for the ring.
       if constexpr (Tile::kMail) break;
+    } else if constexpr (Tile::kBoxes) {
+      store_as_boxes<Tile>(args, base, writer, warp, work.row_tile, static_cast<int>(first_token),
+                           sums);
     } else {
       store_all<Tile::kStrips, 8>(args, writer, first_token, [&](int j) {
         return make_float4(sums[4 * j], sums[4 * j + 1], sums[4 * j + 2], sums[4 * j + 3]);
       });
     }
   }
+  if constexpr (Tile::kBoxes) finish_boxes();
   asm volatile("" ::"r"(warp));  // kept in a register: else tiles of 32 ragged rows spill some
 }
 

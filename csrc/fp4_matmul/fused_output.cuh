@@ -41,6 +41,19 @@ __device__ __forceinline__ void add_depth_groups(float (&sums)[Tile::kAccumulato
   }
 }
 
+// All sums of a tile, which are in this block, where no warp repeats rows of another (warp_row).
+template <typename Tile>
+__device__ __forceinline__ void store_as_boxes(const FusedArguments& args, uint32_t base,
+                                               const StripWriter& writer, int warp, int row_tile,
+                                               int first_token,
+                                               const float (&sums)[Tile::kAccumulators]) {
+  const uint32_t staging = base + Tile::kStaging + warp / 4 * kOutputStagingBytes;
+  with_pair_type(args.out, [&](auto type) {
+    store_boxes<decltype(type), true>(args.y_map, writer, staging, warp,
+                                      row_tile * Tile::kRows + warp / 4 * 64, first_token, sums);
+  });
+}
+
 // How `blocks` of a cluster, each with a part of every sum, exchange them: of pairs of strips each
 // stores every blocks-th. They come into stages that are read no more, where possible while the
 // last two still are.

@@ -19,6 +19,7 @@ struct FusedPlan {
   int blocks = 0;
   int tail = 0;  // the first tile that is halved along K (FusedWorks); the number of tiles: none is
   bool takes_map = false;
+  bool later_tiles = false;  // a block has more than one tile, one after the other
 };
 
 constexpr int kFusedRows = 128;   // of the weight, in every tile
@@ -115,7 +116,7 @@ inline FusedPlan plan_fused(int64_t M, int64_t N, int64_t K, bool ragged, int sm
     best = us;
     const int blocks = static_cast<int>(std::min(tiles, clusters)) * splits * sharers * parts;
     const int tail = static_cast<int>(halved ? tiles - rest : tiles);
-    plan = {tokens, splits, sharers, parts, blocks, tail, takes_map};
+    plan = {tokens, splits, sharers, parts, blocks, tail, takes_map, tiles > clusters};
   };
   for (const int tokens : {16, 32, 64, 128, 192, 256}) {
     for (int splits = 1; splits <= fused_most_splits(tokens); ++splits) {

@@ -67,22 +67,21 @@ struct StripWriter {
 };
 
 // Two strips of 8 rows of x that begin `distance` rows from each other, sums as in
-// StripWriter::store, as vectors of 8 results along N (kAlongN) or along M. In a quad of lanes,
-// lane t stores half t % 2 of strip t / 2.
-template <typename result_t, bool kAlongN>
+// StripWriter::store, as vectors of 8 results along N. In a quad of lanes, lane t stores half t % 2
+// of strip t / 2.
+template <typename result_t>
 __device__ __forceinline__ void store_vectors(const StripWriter& writer, int64_t first_m,
                                               int distance, const float4 (&sums)[2]) {
   const auto pair = [&](float low, float high, float bias) {
-    const uint32_t both =
-        pack_pair(result_t{}, writer.scale(low) + bias, writer.scale(high) + bias);
-    return kAlongN ? transpose_matrix(both) : both;
+    return transpose_matrix(
+        pack_pair(result_t{}, writer.scale(low) + bias, writer.scale(high) + bias));
   };
   const uint4 vector = transpose_in_quad(
       {pair(sums[0].x, sums[0].y, writer.bias_low), pair(sums[0].z, sums[0].w, writer.bias_high),
        pair(sums[1].x, sums[1].y, writer.bias_low), pair(sums[1].z, sums[1].w, writer.bias_high)});
   const int lane = threadIdx.x % 32, t = lane % 4;
-  const int64_t m = first_m + t / 2 * distance + (kAlongN ? lane / 4 : 0);
-  const int64_t n = writer.n + t % 2 * 8 - (kAlongN ? lane / 4 : 0);
+  const int64_t m = first_m + t / 2 * distance + lane / 4;
+  const int64_t n = writer.n + t % 2 * 8 - lane / 4;
   const ProductOutput& out = writer.out;
   if (m >= out.M || !writer.owns(n)) return;
   auto* const data = static_cast<uint16_t*>(out.data) + m * out.row_stride + n * out.col_stride;
@@ -109,7 +108,7 @@ __device__ __forceinline__ void store_all(const FusedArguments& args, const Stri
 #pragma unroll
       for (int j = 0; j < kStrips; j += 2) {
         const float4 both[] = {strip(j), strip(j + 1)};
-        store_vectors<decltype(type), true>(writer, first_token + j * kDistance, kDistance, both);
+        store_vectors<decltype(type)>(writer, first_token + j * kDistance, kDistance, both);
       }
     });
   } else {

@@ -4,6 +4,7 @@
 
 #include <cuda.h>
 
+#include "fp4_matmul/box_output.cuh"
 #include "fp4_matmul/dense_rows.cuh"
 #include "fp4_matmul/fp4_fragment.cuh"
 #include "fp4_matmul/fused_plan.h"
@@ -35,18 +36,20 @@ struct FusedArguments {
   ProductOutput out;                               // [M, N]
   DenseRows x;        // [M, K], where x comes from its rows or by the copy engine
   CUtensorMap x_map;  // the same in boxes of 64 columns, for the copy engine
+  CUtensorMap y_map;  // out, where tiles have the copy engine store it (kBoxes)
 };
 
 // A block owns 128 rows of the weight and kTokens rows of x. kDepthGroups groups of two warpgroups
 // share its steps. Stages of kStageDepth along K hold x. kWords words of either row are decoded for
 // the tensor cores at a time, into kBuffers sets of registers in turn. kMail: several clusters have
-// a tile, each with a part of K.
+// a tile, each with a part of K. kBoxes: results go by way of shared memory (box_output.cuh).
 template <typename scalar_t_, Fp4Format kFormat_, int kTokens_, int kStageDepth_, int kStages_,
-          int kSlots_, int kWords_, int kBuffers_, bool kRagged_, bool kMail_ = false>
+          int kSlots_, int kWords_, int kBuffers_, bool kRagged_, bool kMail_ = false,
+          bool kBoxes_ = false>
 struct FusedTile {
   using scalar_t = scalar_t_;
   static constexpr Fp4Format kFormat = kFormat_;
-  static constexpr bool kRagged = kRagged_, kMail = kMail_;
+  static constexpr bool kRagged = kRagged_, kMail = kMail_, kBoxes = kBoxes_;
   static constexpr int kTokens = kTokens_, kDepthGroups = fused_depth_groups(kTokens);
   static constexpr bool kTakesRows = fused_takes_rows(kTokens);
   static constexpr bool kTakesMap = fused_takes_map(kTokens, kRagged);
@@ -71,7 +74,9 @@ struct FusedTile {
   static constexpr int kRowScales = kFusedDepth / fp4_block_size(kFormat);  // bytes of a step
   static constexpr int kScalePitch = kRowScales + scale_padding(kRagged);
   static constexpr int kSlotBytes = kCodeBytes + (16 * kScalePitch + 127) / 128 * 128;
-  static constexpr int kBarriers = kStages * kStageBytes;  // where they begin
+  // Where results that go as boxes and the barriers begin.
+  static constexpr int kStaging = kStages * kStageBytes;
+  static constexpr int kBarriers = kStaging + (kBoxes ? kConsumers / 128 * kOutputStagingBytes : 0);
   static constexpr int kRings = kBarriers + 256;
   static constexpr int kSharedBytes = kRings + kConsumers / 32 * kSlots * kSlotBytes;
   static_assert(kSharedBytes <= 227 * 1024, "what a block may have");

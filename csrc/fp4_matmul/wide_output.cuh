@@ -15,29 +15,21 @@ __device__ __forceinline__ float sum_factor(const WideArguments& args) {
   return fragment_scale<scalar_t, Fp4Format::mxfp4>(args.amax).sum_factor;
 }
 
-template <typename Tile, typename result_t, bool kAlongN>
-__device__ __forceinline__ void store_tile(const StripWriter& writer, int64_t first_m,
-                                           const float (&sums)[Tile::kAccumulators]) {
-#pragma unroll
-  for (int j = 0; j < Tile::kAccumulators; j += 8) {
-    const float4 strips[] = {{sums[j], sums[j + 1], sums[j + 2], sums[j + 3]},
-                             {sums[j + 4], sums[j + 5], sums[j + 6], sums[j + 7]}};
-    store_vectors<result_t, kAlongN>(writer, first_m + 2 * j, 8, strips);
-  }
-}
-
+// first_n, first_m: where the block's tile begins.
 template <typename Tile>
-__device__ __forceinline__ void store_results(const WideArguments& args, int first_n,
-                                              int64_t first_m, const ResultScale& scale,
+__device__ __forceinline__ void store_results(const WideArguments& args, uint32_t base, int warp,
+                                              int first_n, int first_m, const ResultScale& scale,
                                               const float (&sums)[Tile::kAccumulators]) {
-  const StripWriter writer(args.out, scale, first_n);
-  const bool half = args.out.type == DenseType::float16, along_n = args.out.col_stride == 1;
-  if (args.vectors && half) {
-    along_n ? store_tile<Tile, __half, true>(writer, first_m, sums)
-            : store_tile<Tile, __half, false>(writer, first_m, sums);
-  } else if (args.vectors) {
-    along_n ? store_tile<Tile, __nv_bfloat16, true>(writer, first_m, sums)
-            : store_tile<Tile, __nv_bfloat16, false>(writer, first_m, sums);
+  const StripWriter writer(args.out, scale, first_n + warp * 16);
+  if (args.boxes) {
+    const uint32_t staging = base + Tile::kStaging + warp / 4 * kOutputStagingBytes;
+    with_pair_type(args.out, [&](auto type) {
+      const auto store = [&](auto along_n) {
+        store_boxes<decltype(type), along_n.value>(args.y, writer, staging, warp,
+                                                   first_n + warp / 4 * 64, first_m, sums);
+      };
+      args.out.col_stride == 1 ? store(std::true_type{}) : store(std::false_type{});
+    });
   } else {
 #pragma unroll
     for (int j = 0; j < Tile::kAccumulators; j += 4) {

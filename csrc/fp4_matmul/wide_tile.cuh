@@ -5,6 +5,7 @@
 #include <cuda.h>
 
 #include "common/sm90_wgmma.cuh"
+#include "fp4_matmul/box_output.cuh"
 #include "fp4_matmul/product_output.cuh"
 
 namespace my_ops {
@@ -18,12 +19,13 @@ struct WideArguments {
   const float* amax;      // null: no global scale
   bool is_nvfp4;
   ProductOutput out;   // [M, N]
-  bool vectors;        // out: 16 bits, in whole vectors of 16 bytes along its dense dimension
+  bool boxes;          // out is stored by the copy engine (box_output.cuh)
   const int* misfits;  // not all zero: nothing is computed; null: no such test
   int steps;           // of kWideDepth
   int row_tiles;       // of a cluster, along N
   int col_tiles;       // along M
   bool shares_tail;    // the next kernel may take the SMs that the last round leaves idle
+  CUtensorMap y;       // out as it lies in memory
 };
 
 // A cluster owns kWideRows of the factor for each block and kCols rows of x, of which each block
@@ -43,7 +45,8 @@ struct WideTile {
   static constexpr int kFactorBytes = kWideRows * kWideDepth * 2;
   static constexpr int kXBytes = kCols * kWideDepth * 2;
   static constexpr int kStageBytes = kFactorBytes + kXBytes;
-  static constexpr int kBarriers = kStages * kStageBytes;  // where they begin
+  static constexpr int kStaging = kStages * kStageBytes;  // of results
+  static constexpr int kBarriers = kStaging + kConsumers / 128 * kOutputStagingBytes;
   static constexpr int kSharedBytes = kBarriers + 16 * kStages;
   static_assert(kSharedBytes <= 227 * 1024, "what a block may have");
 };
