@@ -5,12 +5,13 @@
 // memory at once, codes by the copy engine. Its warps take slices, 256 of K of eight rows, in the
 // order in which they come, and wait for each other only before the sums of the slices are added.
 //
-// 7.7 us at 5003 x 4112, bfloat16 and NVFP4, for 8.6 of the ragged panels; 7.0 and 8.0 in MXFP4;
+// 7.1 us at 5003 x 4112, bfloat16 and NVFP4, for 8.6 of the ragged panels; 7.0 and 8.0 in MXFP4;
 // reading alone takes 4.4. What 16 warps execute costs 2 ns an instruction, and is most of the
 // rest: no better are copies by threads, 4 bytes of scales at a time above all (9.0 to 11), the
 // weight straight into registers, where x comes behind it (7.6), scales that multiply codes of one
-// row along a warp, and rows of scales copied apart so that lanes meet no bank twice, which is
-// faster in the loop and slower in front of it (7.4, and 7.5 in MXFP4).
+// row along a warp, rows of scales apart so that lanes meet no bank twice (7.4 where threads move
+// them, 8.1 where the copy engine brings each), and x ordered by each warp for itself, without a
+// barrier of the block, and kept for all its units (7.1).
 #pragma once
 
 #include "common/overlap.cuh"
@@ -33,9 +34,13 @@ __device__ __forceinline__ void multiply_slices(const GemvBlock<Tile>& block, Ge
   int unit = 0, slice = threadIdx.x / 32;
   // Of x, a lane takes what belongs to column g, if that is of its own codes.
   const uint32_t owner = opaque(g / 2 == t), first_lane = opaque(t == 0);
-  const uint32_t x = opaque(block.x + gemv_x_place((g % 2 * 4 + t) * 4));
-  uint32_t codes = block.codes_of(g) + t * 16 + slice * 128;
-  uint32_t scales = block.scales_of(g) + (slice * 8 + t) * Tile::kVectorScales;
+  constexpr int kLaneStep = Tile::kLaneStep, kPlaceStep = Tile::kPlaceStep;
+  const uint32_t x = opaque(block.x + gemv_x_place((t * kLaneStep + g % 2 * kPlaceStep) / 8));
+  uint32_t codes = block.codes_of(g) + t * kLaneStep / 2 + slice * 128;
+  uint32_t scales =
+      block.scales_of(g) + (slice * kGemvDepth + t * kLaneStep) / 32 * Tile::kVectorScales;
+  const int shift = opaque(Tile::kInLine ? scales % 4 * 8 : 0);  // of all units
+  if (Tile::kInLine) scales -= scales % 4;
   uint32_t to = block.sums + (g * block.sum_pitch + slice) * 4;
   // From behind the last slice of a unit to the first of the next.
   const int slices = opaque(block.slices);
@@ -46,11 +51,16 @@ __device__ __forceinline__ void multiply_slices(const GemvBlock<Tile>& block, Ge
   while (unit < block.units) {
     step.take_x(x + slice * 512, owner);
     sm90::wait_barrier(block.unit_barrier(unit), 0);
-    step.take({{codes, codes + 64}, {scales, scales + 4 * Tile::kVectorScales}});
+    if constexpr (Tile::kInLine) {
+      step.take_in_line(codes, scales, shift);
+    } else {
+      step.take({{codes, codes + kPlaceStep / 2},
+                 {scales, scales + kPlaceStep / 32 * Tile::kVectorScales}});
+    }
     if constexpr (!Tile::kSmallTail) {
-      const int left = block.K - slice * kGemvDepth - t * 32;
+      const int left = block.K - slice * kGemvDepth - t * kLaneStep;
       step.end_row(0, left);
-      step.end_row(1, left - kGemvDepth / 2);
+      step.end_row(1, left - kPlaceStep);
     }
     float products[2];
     step.multiply(products, lifted, factor);

@@ -30,11 +30,20 @@ struct GemvStep {
   uint4 x[4] = {};  // zeros stay in lanes that take none
 
   __device__ __forceinline__ void take(const GemvAt& at) {
+    take_codes(at.codes[0], at.codes[1]);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      codes[h] = Tile::kFlat ? load_shared16_by_8(at.codes[h]) : load_shared16(at.codes[h]);
       scales[h] = load_shared_bytes<kLaneScales, !Tile::kFlat>(at.scales[h]);
     }
+  }
+
+  // Codes in line, with their scales `shift` bits behind the beginning of a word.
+  __device__ __forceinline__ void take_in_line(uint32_t codes, uint32_t words, int shift) {
+    take_codes(codes, codes + Tile::kPlaceStep / 2);
+    const uint32_t bytes =
+        __funnelshift_r(load_shared_bytes<4>(words), load_shared_bytes<4>(words + 4), shift);
+    scales[0] = bytes & 0xFFFFu;
+    scales[1] = bytes >> 16;
   }
 
   __device__ __forceinline__ void end_row(int half, int left) {
@@ -63,6 +72,10 @@ struct GemvStep {
   }
 
  private:
+  __device__ __forceinline__ void take_codes(uint32_t first, uint32_t second) {
+    codes[0] = Tile::kFlat ? load_shared16_by_8(first) : load_shared16(first);
+    codes[1] = Tile::kFlat ? load_shared16_by_8(second) : load_shared16(second);
+  }
   __device__ __forceinline__ uint32_t word(int half, int w) const {
     const uint4& v = codes[half];
     return w == 0 ? v.x : (w == 1 ? v.y : (w == 2 ? v.z : v.w));
