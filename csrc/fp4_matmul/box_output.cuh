@@ -2,7 +2,8 @@
 // engine stores while the tensor cores are at the next tile. Device only, sm_90a, needs no torch.
 //
 // Lanes that store by themselves write 32 bytes of a row at a time, after a dozen exchanges between
-// them: a tile of 128 x 256 then took 4850 cycles to end, of 65536. Now it takes 2500.
+// them: a tile of 128 x 256 then took 4850 cycles to end, of 65536. Now it takes 2500. Results that
+// wait in registers and are stored between the next tile's steps gain no more than 0.4 %.
 #pragma once
 
 #include "common/sm90_bulk_copy.cuh"

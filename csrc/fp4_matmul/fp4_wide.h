@@ -16,7 +16,7 @@ bool fp4_wide(const TensorView& x, const Fp4FactorView& b, const TensorView& bia
 
 // Two products that fp4_wide computes, with its bits. The second factor is widened on the SMs that
 // the last round of the first product leaves idle, which takes memory for both: the gradients of
-// n = 4096 take 352 us on an H200, one after the other 359. False, with nothing done, where another
+// n = 4096 take 357 us on an H200, one after the other 363. False, with nothing done, where another
 // kernel is for one of them or its factor may misfit.
 bool fp4_wide_two(const DenseProductView& first, const DenseProductView& second);
 
