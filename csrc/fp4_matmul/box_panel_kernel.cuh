@@ -55,7 +55,7 @@ __global__ void MY_OPS_SM90_BLOCKS(Tile::kThreads)
   team.clear_rest_of_x();
   __syncthreads();
   wait_for_previous_kernel();
-  if (warp == 0 && sm90::elect_one()) team.copy_first_steps();
+  if (warp == Tile::kWarps - 2 && sm90::elect_one()) team.copy_first_steps();
   const FragmentScale scale = stream_scale<Tile>(args.stream, load_amax(args.stream));
   const uint32_t factor = pack_pair(__nv_bfloat16{}, scale.scale_factor, scale.scale_factor);
 

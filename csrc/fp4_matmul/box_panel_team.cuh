@@ -4,6 +4,7 @@
 
 #include "common/sm90_bulk_copy.cuh"
 #include "common/sm90_mbarrier.cuh"
+#include "fp4_matmul/box_panel_scales.cuh"
 #include "fp4_matmul/box_panel_tile.cuh"
 #include "fp4_matmul/shared_words.cuh"
 #include "fp4_matmul/stream_step.cuh"
@@ -16,8 +17,7 @@ template <typename Tile>
 class BoxPanelTeam {
  public:
   using scalar_t = typename Tile::scalar_t;
-  static constexpr bool kMx = Tile::kFormat == Fp4Format::mxfp4;
-  static constexpr int kLaneScales = 32 / Tile::kScaleBlock;
+  using Scales = BoxPanelScales<Tile>;
   using Sums = float[Tile::kTiles][Tile::kGroups][4];
 
   __device__ __forceinline__ BoxPanelTeam(const BoxPanelArguments& args, uint32_t shared, int warp,
@@ -33,9 +33,9 @@ class BoxPanelTeam {
     weight_full_ = x_full_ + 8;
     x_ = memory_ + t * Tile::kXPitch + g * 128 + (((g + 2 * t) & 7) ^ half_ * 4) * 16;
     codes_ = memory_ + Tile::kCodes + g * 128 + ((2 * t + half_) ^ g) * 16;
-    const int own_step = kMx ? team_ % 2 * 8 : 0;  // of the two in a row of scales
+    const int own_step = Scales::kMx ? team_ % 2 * 8 : 0;  // of the two in a row of scales
     scales_ = memory_ + Tile::kScales + g * Tile::kScaleRowBytes + own_step +
-              (2 * t + half_) * kLaneScales;
+              (2 * t + half_) * Scales::kLaneScales;
   }
 
   __device__ static __forceinline__ void init_barriers(uint32_t shared) {
@@ -58,7 +58,8 @@ class BoxPanelTeam {
   }
 
   // What all teams begin with, by one thread, which asks for what one team needs before the next
-  // one's. With a thread of each team their steps arrive together, and later: 14.1 us for 13.4.
+  // one's. With a thread of each team their steps arrive together, and later: 14.1 us for 13.4. It is
+  // one of the last team, which has the time: by one of the first 13.75.
   __device__ __forceinline__ void copy_first_steps() const {
     const uint32_t shared = memory_ - team_ * Tile::kTeamBytes;
 #pragma unroll 1
@@ -88,37 +89,30 @@ class BoxPanelTeam {
       for (int w = 0; w < 4; ++w) x[group][w] = pair_order(x[group][w]);
     }
     sm90::wait_barrier(weight_full_, parity_);
+    block_scales_.start(scales_, codes_);
     uint32_t turn = 0;
 #pragma unroll
     for (int tile = 0; tile < Tile::kTiles; ++tile) {
       const uint32_t codes = (codes_ | turn) + tile * 2048;
       const uint4 low = load_shared16(codes), high = load_shared16(codes + 1024);
-      const uint32_t scales = scales_ + tile * kStreamRows * Tile::kScaleRowBytes;
-      const uint32_t low_byte = load_shared_bytes<kLaneScales>(scales);
-      const uint32_t high_byte = load_shared_bytes<kLaneScales>(scales + 8 * Tile::kScaleRowBytes);
+      block_scales_.load(scales_, tile);
       if (tile == Tile::kTiles - 1) wait_for_partner();
       if (tile == Tile::kTiles - 1 && asks_for(next)) copy_weight(next, memory_, weight_full_);
-      const uint32_t last =
-          multiply_tile(sums[tile], low, high, scale_pairs(low, low_byte, scale_factor),
-                        scale_pairs(high, high_byte, scale_factor), x);
+      const auto low_pairs = block_scales_.template pairs<0>(tile, low, scale_factor);
+      const auto high_pairs = block_scales_.template pairs<1>(tile, high, scale_factor);
+      const uint32_t last = multiply_tile(sums[tile], low, high, low_pairs, high_pairs, x);
       // Zero, which the compiler cannot know: there are no registers for codes of two tiles.
       if constexpr (Tile::kInTurn) turn = last & parity_ >> 1;
     }
     parity_ ^= 1;
   }
 
-  __device__ __forceinline__ bool all_fit() const {
-    return !kMx || __all_sync(~0u, fitting_.all_fit());
-  }
+  __device__ __forceinline__ bool all_fit() const { return block_scales_.all_fit(); }
   __device__ __forceinline__ int first_step() const { return team_; }
   __device__ __forceinline__ int first_k() const { return team_ * kStreamDepth + 32 * half_; }
   __device__ __forceinline__ int steps() const { return steps_; }
 
  private:
-  struct ScalePairs {
-    uint32_t of[2];  // of words 0-1 and 2-3
-  };
-
   // In one thread of the team, if it has that step.
   __device__ __forceinline__ bool asks_for(int step) const {
     return half_ == 0 && step < steps_ && sm90::elect_one();
@@ -144,26 +138,11 @@ class BoxPanelTeam {
     asm volatile("bar.sync %0, 64;" ::"r"(team_ + 1) : "memory");
   }
 
-  __device__ __forceinline__ ScalePairs scale_pairs(const uint4& codes, uint32_t bytes,
-                                                    uint32_t scale_factor) {
-    ScalePairs pairs;
-    if constexpr (kMx) {
-      pairs.of[0] = pairs.of[1] = fitting_.pair(codes.x | codes.y | codes.z | codes.w, bytes);
-    } else {
-      uint32_t both = nvfp4_scales<scalar_t>(bytes, 1.0f);
-      if constexpr (!std::is_same_v<scalar_t, __half>)
-        both = multiply_pairs(scalar_t{}, both, scale_factor);
-      halves_twice(both, pairs.of);
-    }
-    return pairs;
-  }
-
   // Returns what came of the last codes.
-  __device__ static __forceinline__ uint32_t multiply_tile(float (&sums)[Tile::kGroups][4],
-                                                           const uint4& low, const uint4& high,
-                                                           const ScalePairs& low_scales,
-                                                           const ScalePairs& high_scales,
-                                                           const uint4 (&x)[Tile::kGroups][4]) {
+  __device__ static __forceinline__ uint32_t
+  multiply_tile(float (&sums)[Tile::kGroups][4], const uint4& low, const uint4& high,
+                const typename Scales::Pairs& low_scales, const typename Scales::Pairs& high_scales,
+                const uint4 (&x)[Tile::kGroups][4]) {
     uint32_t last = 0;
 #pragma unroll
     for (int w = 0; w < 4; ++w) {
@@ -194,7 +173,7 @@ class BoxPanelTeam {
   uint32_t memory_, x_full_, weight_full_;  // shared addresses
   uint32_t x_, codes_, scales_;             // of what this lane reads
   uint32_t parity_ = 0;
-  FittingScales<scalar_t> fitting_;
+  Scales block_scales_;
 };
 
 }  // namespace my_ops
