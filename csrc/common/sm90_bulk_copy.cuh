@@ -73,8 +73,18 @@ __device__ __forceinline__ void box_copy(uint32_t shared, const CUtensorMap& map
       : "memory");
 }
 
-// The same to that place in every block of the cluster whose bit in `ranks` is set, each counting
-// it at its own barrier.
+// The box of a matrix in parts (encode_parts_map) that begins at part `part` of row `row`.
+__device__ __forceinline__ void parts_copy(uint32_t shared, const CUtensorMap& map, int row,
+                                           int part, uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%2, %3, %4}], [%5];" ::"r"(shared),
+      "l"(&map), "r"(0), "r"(part), "r"(row), "r"(barrier)
+      : "memory");
+}
+
+// As box_copy(), to that place in every block of the cluster whose bit in `ranks` is set, each
+// counting it at its own barrier.
 __device__ __forceinline__ void box_copy_to_ranks(uint32_t shared, const CUtensorMap& map, int row,
                                                   int col, uint32_t barrier, uint16_t ranks) {
   asm volatile(

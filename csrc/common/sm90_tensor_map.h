@@ -50,6 +50,24 @@ inline bool encode_tensor_map(CUtensorMap& map, const void* data, int64_t rows, 
                            box_rows);
 }
 
+// Of 16-bit elements, in boxes of `box_parts` parts of 64 of each of `box_rows` rows: row after
+// row, every part a row of 128 bytes of the swizzle. cols is a multiple of 64.
+inline bool encode_parts_map(CUtensorMap& map, const void* data, int64_t rows, int64_t cols,
+                             int64_t row_stride, int box_rows, int box_parts) {
+  const auto encoder = tensor_map_encoder();
+  if (encoder == nullptr) return false;
+  const cuuint64_t sizes[3] = {64, static_cast<cuuint64_t>(cols / 64),
+                               static_cast<cuuint64_t>(rows)};
+  const cuuint64_t stride_bytes[2] = {128, static_cast<cuuint64_t>(row_stride) * 2};
+  const cuuint32_t box[3] = {64, static_cast<cuuint32_t>(box_parts),
+                             static_cast<cuuint32_t>(box_rows)};
+  const cuuint32_t steps[3] = {1, 1, 1};
+  return encoder(&map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 3, const_cast<void*>(data), sizes,
+                 stride_bytes, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                 CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
 // Of bytes.
 inline bool encode_byte_map(CUtensorMap& map, const uint8_t* data, int64_t rows, int64_t cols,
                             int box_rows, uint32_t box_bytes) {

@@ -1,14 +1,14 @@
-// y = x * Wq^T + bias for 3 to 16 rows of x on Hopper, whose copy engine brings the weight. Device
+// y = x * Wq^T + bias for up to 16 rows of x on Hopper, whose copy engine brings the weight. Device
 // only, sm_90a, needs no torch.
 //
 // A block owns a panel of the weight, 16 kTiles rows and all of K, as in the panel kernel
 // (panel_kernel.cuh), which has the weights whose rows of scales are no multiples of 16 bytes. Here
 // two warps, a team, share every kTeams-th step of K; one of them asks for a step of the panel in
-// one box, its scales in another, x in four. That leaves 22 instructions for eight codes of a lane
-// where the panel kernel has 27, and as x lies in registers for half a step only, 16 warps have
-// room where eight had. Sums of all warps are added at last, in their order.
+// one box, its scales in another, x in a third. That leaves 22 instructions for eight codes of a
+// lane where the panel kernel has 27, and as x lies in registers for half a step only, 16 warps
+// have room where eight had. Sums of all warps are added at last, in their order.
 //
-// 13.4 us for the panel kernel's 15.0 at M = 16, 8192 x 8192, bfloat16 and NVFP4, of which copies
+// 13.2 us for the panel kernel's 15.0 at M = 16, 8192 x 8192, bfloat16 and NVFP4, of which copies
 // alone take 11.2 and the arithmetic alone 11.9; 12.3 for 14.7 (4096 x 14336), 44.8 for 50 (28672 x
 // 8192), 5.1 for 5.8 (4096 x 4096). At M = 8 11.9 for the stream kernel's 12.8. No faster: two
 // steps of a team on their way (16.8), a team for every warp (14.3 to 16.2), copies by a warp of

@@ -31,7 +31,7 @@ class BoxPanelTeam {
     memory_ = shared + team_ * Tile::kTeamBytes;
     x_full_ = shared + Tile::kBarriers + team_ * 2 * 8;
     weight_full_ = x_full_ + 8;
-    x_ = memory_ + t * Tile::kXPitch + g * 128 + (((g + 2 * t) & 7) ^ half_ * 4) * 16;
+    x_ = memory_ + g * Tile::kXRowBytes + t * 128 + ((g % 2 * 4 + t) ^ half_ * 4) * 16;
     codes_ = memory_ + Tile::kCodes + g * 128 + ((2 * t + half_) ^ g) * 16;
     const int own_step = Scales::kMx ? team_ % 2 * 8 : 0;  // of the two in a row of scales
     scales_ = memory_ + Tile::kScales + g * Tile::kScaleRowBytes + own_step +
@@ -45,21 +45,18 @@ class BoxPanelTeam {
     sm90::fence_barrier_init();
   }
 
-  // Rows of x's boxes that the copies leave out. What comes of them is not stored, but a NaN would
-  // look like one that is.
+  // Rows of x that the copies leave out. What comes of them is not stored, but a NaN would look
+  // like one that is.
   __device__ __forceinline__ void clear_rest_of_x() const {
-    const int first = static_cast<int>(args_.stream.out.M) * 128;
-    for (int i = first + threadIdx.x % 64 * 16; i < Tile::kXBoxBytes; i += 64 * 16) {
-#pragma unroll
-      for (int box = 0; box < Tile::kXBoxes; ++box) {
-        store_shared16(memory_ + box * Tile::kXPitch + i, uint4{});
-      }
+    const int first = static_cast<int>(args_.stream.out.M) * Tile::kXRowBytes;
+    for (int i = first + threadIdx.x % 64 * 16; i < Tile::kCodes; i += 64 * 16) {
+      store_shared16(memory_ + i, uint4{});
     }
   }
 
   // What all teams begin with, by one thread, which asks for what one team needs before the next
-  // one's. With a thread of each team their steps arrive together, and later: 14.1 us for 13.4. It is
-  // one of the last team, which has the time: by one of the first 13.75.
+  // one's. With a thread of each team their steps arrive together, and later: 14.1 us for 13.4. It
+  // is one of the last team, which has the time: by one of the first 13.75.
   __device__ __forceinline__ void copy_first_steps() const {
     const uint32_t shared = memory_ - team_ * Tile::kTeamBytes;
 #pragma unroll 1
@@ -78,7 +75,8 @@ class BoxPanelTeam {
 #pragma unroll
     for (int group = 0; group < Tile::kGroups; ++group) {
 #pragma unroll
-      for (int w = 0; w < 4; ++w) x[group][w] = load_shared16((x_ ^ w * 16) + group * 1024);
+      for (int w = 0; w < 4; ++w)
+        x[group][w] = load_shared16((x_ ^ w * 16) + group * 8 * Tile::kXRowBytes);
     }
     wait_for_partner();
     const int next = step + Tile::kTeams;
@@ -118,12 +116,8 @@ class BoxPanelTeam {
     return half_ == 0 && step < steps_ && sm90::elect_one();
   }
   __device__ __forceinline__ void copy_x(int step, uint32_t memory, uint32_t full) const {
-    sm90::arrive_expecting(full, Tile::kXBoxes * 128 * static_cast<int>(args_.stream.out.M));
-#pragma unroll
-    for (int box = 0; box < Tile::kXBoxes; ++box) {
-      sm90::box_copy(memory + box * Tile::kXPitch, args_.x, 0, step * kStreamDepth + box * 64,
-                     full);
-    }
+    sm90::arrive_expecting(full, Tile::kXRowBytes * static_cast<int>(args_.stream.out.M));
+    sm90::parts_copy(memory, args_.x, 0, step * Tile::kXParts, full);
   }
   __device__ __forceinline__ void copy_weight(int step, uint32_t memory, uint32_t full) const {
     sm90::arrive_expecting(full, Tile::kCodeBytes + Tile::kScaleBytes);

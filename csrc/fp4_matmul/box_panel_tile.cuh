@@ -11,7 +11,7 @@ namespace my_ops {
 
 struct BoxPanelArguments {
   StreamArguments stream;
-  // All rows of a panel by 128 bytes of codes and by 16 of scales, all rows of x by 64 elements.
+  // All rows of a panel by 128 bytes of codes and by 16 of scales, all rows of x by four parts.
   CUtensorMap codes, scales, x;
 };
 
@@ -25,11 +25,11 @@ struct BoxPanelTile {
   static constexpr int kWarps = 16, kThreads = kWarps * 32;
   static constexpr int kTeams = kWarps / 2;
 
-  // What a team has of shared memory: a step of x in boxes, of codes, and of scales, for MXFP4 with
-  // those of the step beside it. Eight lanes read the same 16 bytes of two rows of all four boxes
-  // of x at a time: with room of two rows between the boxes these lie in different banks.
-  static constexpr int kXBoxes = 4, kXBoxBytes = kTokens * 128, kXPitch = kXBoxBytes + 2 * 128;
-  static constexpr int kCodes = kXBoxes * kXPitch, kCodeBytes = kRows * 128;
+  // What a team has of shared memory: a step of x, of codes, and of scales, for MXFP4 with those of
+  // the step beside it. Eight lanes read the same 16 bytes of four parts of two rows of x at a
+  // time, which lie in different banks, as rows of the swizzle follow each other.
+  static constexpr int kXParts = kStreamDepth / 64, kXRowBytes = kXParts * 128;
+  static constexpr int kCodes = kTokens * kXRowBytes, kCodeBytes = kRows * 128;
   static constexpr int kScaleRowBytes = 16;
   static constexpr int kScales = kCodes + kCodeBytes, kScaleBytes = kRows * kScaleRowBytes;
   static constexpr int kTeamBytes = (kScales + kScaleBytes + 1023) / 1024 * 1024;

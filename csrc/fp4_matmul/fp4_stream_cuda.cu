@@ -59,8 +59,8 @@ bool launch_box_tile(const StreamArguments& stream, const PanelPlan& plan) {
   if (!encode_byte_map(args.codes, stream.codes, N, K / 2, Tile::kRows, 128) ||
       !encode_byte_map(args.scales, stream.scales, N, K / Tile::kScaleBlock, Tile::kRows,
                        Tile::kScaleRowBytes) ||
-      !encode_tensor_map(args.x, stream.x, M, K, M == 1 ? K : stream.x_stride,
-                         static_cast<int>(M))) {
+      !encode_parts_map(args.x, stream.x, M, K, M == 1 ? K : stream.x_stride, static_cast<int>(M),
+                        Tile::kXParts)) {
     return false;
   }
   launch_with({1, true}, fp4_box_panel_kernel<Tile>, plan.panels, Tile::kThreads,
