@@ -182,6 +182,9 @@ MISFIT_SIZES = [
     (5, 4608, 8200),
     (16, 6144, 8200),
     (9, 5120, 14340),
+    (3, 2048, 4104),
+    (20, 4608, 8200),
+    (30, 2560, 4104),
     (14, 2064, 1027),
     (11, 1040, 1029),
     (16, 4112, 4203),
@@ -322,7 +325,7 @@ def test_x_of_any_layout(device, format):
 
 
 # What the copy engine brings in panels of two, four and seven tiles, the last one not whole, for up
-# to 8 rows of x and up to 16; more panels than fit at once; teams of warps with unequal steps.
+# to 8 rows of x, 16, 24 and 32; more panels than fit at once; teams of warps with unequal steps.
 BOX_PANELS = [
     (9, 4096, 2056),
     (5, 2048, 4104),
@@ -331,6 +334,8 @@ BOX_PANELS = [
     (16, 6144, 8200),
     (13, 5120, 14340),
     (16, 6144, 15000),
+    (21, 4608, 8200),
+    (29, 2560, 4104),
 ]
 
 

@@ -1,4 +1,4 @@
-// y = x * Wq^T + bias for up to 16 rows of x on Hopper, whose copy engine brings the weight. Device
+// y = x * Wq^T + bias for up to 32 rows of x on Hopper, whose copy engine brings the weight. Device
 // only, sm_90a, needs no torch.
 //
 // A block owns a panel of the weight, 16 kTiles rows and all of K, as in the panel kernel

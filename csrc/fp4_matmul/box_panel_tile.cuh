@@ -22,7 +22,8 @@ struct BoxPanelTile {
   static constexpr int kScaleBlock = fp4_block_size(kFormat);
   static constexpr int kTiles = kTiles_, kRows = kTiles * kStreamRows;
   static constexpr int kGroups = kGroups_, kTokens = 8 * kGroups;  // of rows of x
-  static constexpr int kWarps = 16, kThreads = kWarps * 32;
+  // Sums of 24 rows of x with panels of four tiles take more than the registers of 16 warps.
+  static constexpr int kWarps = kGroups == 3 ? 12 : 16, kThreads = kWarps * 32;
   static constexpr int kTeams = kWarps / 2;
 
   // What a team has of shared memory: a step of x, of codes, and of scales, for MXFP4 with those of

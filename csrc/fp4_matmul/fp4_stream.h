@@ -5,7 +5,7 @@
 
 namespace my_ops {
 
-// y = x * b + bias for at most 8 rows of 16-bit x by the stream kernel, on Hopper at most 16 by
+// y = x * b + bias for at most 8 rows of 16-bit x by the stream kernel, on Hopper at most 32 by
 // those that take panels. False, with nothing launched: more rows, a small product, another layout.
 bool fp4_stream(const TensorView& x, const Fp4FactorView& b, const TensorView& bias,
                 const TensorView& y);

@@ -74,6 +74,8 @@ bool launch_box(const StreamArguments& args, const PanelPlan& plan) {
     return plan.tiles == 2 ? launch_box_tile<scalar_t, kFormat, 2, 1>(args, plan)
                            : launch_box_tile<scalar_t, kFormat, 4, 1>(args, plan);
   }
+  if (plan.groups == 3) return launch_box_tile<scalar_t, kFormat, 4, 3>(args, plan);
+  if (plan.groups == 4) return launch_box_tile<scalar_t, kFormat, 2, 4>(args, plan);
   if (plan.tiles == 2) return launch_box_tile<scalar_t, kFormat, 2, 2>(args, plan);
   if (plan.tiles == 4) return launch_box_tile<scalar_t, kFormat, 4, 2>(args, plan);
   return launch_box_tile<scalar_t, kFormat, 7, 2>(args, plan);
@@ -144,7 +146,8 @@ bool fp4_stream(const TensorView& x, const Fp4FactorView& b, const TensorView& b
   if (panel.tiles == 0 && stretch.blocks == 0 && whole_words) {
     plan = plan_stream(M, N, K, scale_block, shared_bytes, sms);
   }
-  if (panel.tiles == 0 && stretch.blocks == 0 && plan.warps == 0) return false;
+  const bool others = panel.tiles > 0 || stretch.blocks > 0 || plan.warps > 0;
+  if (box.tiles == 0 && !others) return false;
   const int row_bytes = plan.steps * kStreamDepth / scale_block;
   const StreamArguments args{
       codes,
@@ -160,25 +163,25 @@ bool fp4_stream(const TensorView& x, const Fp4FactorView& b, const TensorView& b
   const bool overlapping = runs_clusters(fp4_stream_kernel<AnyTile>);
   const auto launch_for = [&](auto element, auto format) {
     using scalar_t = decltype(element);
-    if (box.tiles > 0 && launch_box<scalar_t, decltype(format)::value>(args, box)) return;
+    if (box.tiles > 0 && launch_box<scalar_t, decltype(format)::value>(args, box)) return true;
     if (stretch.blocks > 0) {
       launch_stretch<scalar_t, decltype(format)::value>({args, stretch});
     } else if (panel.tiles > 0 && ragged) {
       launch_ragged<scalar_t, decltype(format)::value>(args, panel);
     } else if (panel.tiles > 0) {
       launch_panel<scalar_t, decltype(format)::value>(args, panel);
-    } else {
+    } else if (others) {
       launch_stream<scalar_t, decltype(format)::value>(args, plan, overlapping);
     }
+    return others;
   };
   const auto launch_format = [&](auto format) {
-    x.scalar_type() == ScalarType::Half ? launch_for(__half{}, format)
-                                        : launch_for(__nv_bfloat16{}, format);
+    return x.scalar_type() == ScalarType::Half ? launch_for(__half{}, format)
+                                               : launch_for(__nv_bfloat16{}, format);
   };
-  b.format == Fp4Format::nvfp4
-      ? launch_format(std::integral_constant<Fp4Format, Fp4Format::nvfp4>{})
-      : launch_format(std::integral_constant<Fp4Format, Fp4Format::mxfp4>{});
-  return true;
+  return b.format == Fp4Format::nvfp4
+             ? launch_format(std::integral_constant<Fp4Format, Fp4Format::nvfp4>{})
+             : launch_format(std::integral_constant<Fp4Format, Fp4Format::mxfp4>{});
 }
 
 }  // namespace my_ops

@@ -46,23 +46,32 @@ inline void divide_into_panels(PanelPlan& plan, int64_t N, int sms) {
 // come: 5.9 us at M = 16, 8192 x 2048, and 5.75 in the panel kernel, but 7.0 and 7.65 at 8192 x
 // 2560. Up to eight rows of x are for the stream kernel unless all panels are there at once and on
 // most SMs: 6.5 and 5.8 us at M = 8, 2048 x 8192; 4.6 and 5.0 at 4096 x 4096, 18.9 and 22.4 at 8192
-// x 14336. It spares one or two rows some of the arithmetic: 7.4 and 7.2 at M = 1, 8192 x 4096.
+// x 14336. It spares one or two rows some of the arithmetic: 7.4 and 7.2 at M = 1, 8192 x 4096. Up
+// to 32 rows are for it in panels of two tiles, and 24 in panels of four: 6.6 us for 9.4 of the
+// fused kernel at M = 32, 4096 x 4096, 17.1 for 19.6 at 4096 x 14336, 15.8 for 17.3 at M = 24, 8192
+// x 8192, but 18.6 at M = 32.
+constexpr int kBoxPanelTokens = 32;  // rows of x at most
+
 inline PanelPlan plan_box_panel(int64_t M, int64_t N, int64_t K, int scale_block, int sms) {
   constexpr int kRowBytes = 16;
   PanelPlan plan;
-  if (M > kPanelTokens || N * K < 1 << 20 || K % (kRowBytes * scale_block) != 0 ||
+  if (M > kBoxPanelTokens || N * K < 1 << 20 || K % (kRowBytes * scale_block) != 0 ||
       K >= kPanelMaxDepth || N >= 1 << 30) {
     return plan;
   }
-  plan.groups = M <= kStreamTokens ? 1 : 2;
   divide_into_panels(plan, N, sms);
-  const bool small = plan.tiles == 2;
-  if (plan.groups == 1) {
-    const bool most_at_once = plan.panels <= sms && plan.panels * 5 >= sms * 4;
+  const bool small = plan.tiles == 2, at_once = plan.panels <= sms && plan.tiles != 7;
+  const auto with = [&](int groups, bool quicker) {
+    plan.groups = groups;
+    return quicker ? plan : PanelPlan{};
+  };
+  if (M <= kStreamTokens) {
     const int least = small ? 2048 : (M <= kStreamColumns ? 6144 : 3072);
-    return most_at_once && plan.tiles != 7 && K >= least ? plan : PanelPlan{};
+    return with(1, at_once && plan.panels * 5 >= sms * 4 && K >= least);
   }
-  return K >= (small ? 1536 : (plan.tiles == 4 ? 2560 : 3072)) ? plan : PanelPlan{};
+  if (M <= kPanelTokens) return with(2, K >= (small ? 1536 : (plan.tiles == 4 ? 2560 : 3072)));
+  const bool most_at_once = at_once && plan.panels * 5 >= sms * 3;
+  return small ? with(4, most_at_once && K >= 2048) : with(3, most_at_once && M <= 24 && K >= 4096);
 }
 
 // For the panel kernel. Up to eight rows of x are for the stream kernel, unless it would pass over

@@ -45,6 +45,7 @@ __device__ __forceinline__ void store_panel(const StreamArguments& args, const u
   constexpr int kRoom = Tile::kThreads / Tile::kRows;
   constexpr int kAtOnce = kRoom < Tile::kTokens ? kRoom : Tile::kTokens;
   constexpr int kEach = Tile::kTokens / kAtOnce;
+  static_assert(kEach * kAtOnce == Tile::kTokens, "every row of x");
   const int row = threadIdx.x % Tile::kRows, first_m = threadIdx.x / Tile::kRows;
   if (first_m >= kAtOnce) return;
   float sum[kEach] = {};
