@@ -179,6 +179,8 @@ MISFIT_SIZES = [
     (7, 2304, 1032),
     (12, 2304, 1032),
     (12, 4608, 2056),
+    (1, 2048, 4104),
+    (5, 2048, 4104),
     (5, 4608, 8200),
     (16, 6144, 8200),
     (9, 5120, 14340),
@@ -277,8 +279,8 @@ def test_extremes_of_x(device, dtype):
 @pytest.mark.parametrize("rows", [1, 2, 3])
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("magnitude", [2.0**-100, 2.0**50, "one large row", "one large number"])
-@pytest.mark.parametrize("K", [1024, 4112])
-def test_few_rows_of_any_magnitude(device, format, magnitude, rows, K):
+@pytest.mark.parametrize(("K", "N"), [(1024, 1024), (4112, 1024), (2048, 4104)])
+def test_few_rows_of_any_magnitude(device, format, magnitude, rows, K, N):
     """bfloat16 whose products with small or large numbers leave the range of usual ones."""
     x = torch.randn(rows, K, device=device)
     if magnitude == "one large row":
@@ -288,7 +290,7 @@ def test_few_rows_of_any_magnitude(device, format, magnitude, rows, K):
     else:
         x *= magnitude
     x = x.bfloat16()
-    q = my_ops.fp4_quantize(torch.randn(1024, K, device=device), format)
+    q = my_ops.fp4_quantize(torch.randn(N, K, device=device), format)
     assert_linear(my_ops.fp4_linear(x, q), x.double(), values(q))
 
 
@@ -327,6 +329,10 @@ def test_x_of_any_layout(device, format):
 # What the copy engine brings in panels of two, four and seven tiles, the last one not whole, for up
 # to 8 rows of x, 16, 24 and 32; more panels than fit at once; teams of warps with unequal steps.
 BOX_PANELS = [
+    (1, 2048, 4104),
+    (2, 2048, 4104),
+    (1, 6144, 8200),
+    (2, 6144, 8200),
     (9, 4096, 2056),
     (5, 2048, 4104),
     (3, 4608, 8200),
@@ -362,12 +368,14 @@ def test_panels_of_any_layout(format, dtype, M, K, N):
     apart = my_ops.FP4Tensor(*memory, q.amax, format, K, torch.float32)
     assert_linear(my_ops.fp4_linear(x, apart), exact, values(q))
     q.scale_bytes[N - 5, 3] = 0x7F if format == "nvfp4" else 0xFF
-    x[1, 5], x[2, 7] = float("inf"), float("nan")
+    bad_rows = {1: float("inf"), 2: float("nan")} if M > 2 else {}
+    for m, bad in bad_rows.items():
+        x[m, 5 + m] = bad
     y = my_ops.fp4_linear(x, q)
     assert y[:, N - 5].isnan().all()
-    assert y[2].isnan().all()
-    assert not y[1].isfinite().any()
-    rows = [m for m in range(M) if m not in (1, 2)]
+    for m, bad in bad_rows.items():
+        assert (y[m].isnan() if bad != bad else ~y[m].isfinite()).all()
+    rows = [m for m in range(M) if m not in bad_rows]
     keep = torch.arange(N, device="cuda") != N - 5
     assert_linear(y[rows][:, keep], exact[rows], values(q)[keep])
 
@@ -378,6 +386,8 @@ MANY_ROWS = [
     (600, 576, 16390),
     (513, 640, 16385),
     (700, 2304, 8200),
+    (700, 2304, 8208),
+    (1530, 256, 4112),
 ]
 
 
@@ -387,11 +397,15 @@ MANY_ROWS = [
 @pytest.mark.parametrize(("M", "K", "N"), MANY_ROWS)
 def test_many_rows_of_any_layout(format, dtype, M, K, N):
     """Tiles of 192 and 256 rows: with sums of two blocks, with x for two blocks, with both; with
-    results that the copy engine stores."""
+    results that the copy engine stores (N a multiple of 16)."""
     q = my_ops.fp4_quantize(torch.randn(N, K, device="cuda"), format)
     x = torch.randn(M, K, device="cuda", dtype=dtype)
     y = my_ops.fp4_linear(x, q)
     assert_linear(y, x.double(), values(q))
+    bias = torch.randn(N, device="cuda", dtype=dtype)
+    for out_dtype in (torch.float16, torch.bfloat16):
+        biased = my_ops.fp4_linear(x, q, bias, out_dtype=out_dtype)
+        assert_linear(biased, x.double(), values(q), bias.double())
     strided = torch.empty(M, K + 16, device="cuda", dtype=dtype)[:, 8:-8].copy_(x)
     odd = torch.empty(M, K + 3, device="cuda", dtype=dtype)[:, 1:-2].copy_(x)
     for view in (strided, odd, x.t().contiguous().t()):
