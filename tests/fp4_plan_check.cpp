@@ -176,8 +176,8 @@ void check_fused() {
     expect(plan.later_tiles == (plan.blocks / cluster < tiles * plan.parts), "tiles one by one", M,
            N, K, sms);
     expect(plan.parts == 1 || plan.blocks <= sms, "all parts at once", M, N, K, sms);
-    expect(plan.parts == 1 || plan.tokens == 128 || (plan.tokens == 64 && !ragged),
-           "a kernel that sends parts", M, N, K, sms);
+    expect(plan.parts == 1 || plan.tokens == 128 || plan.tokens == 64, "a kernel that sends parts",
+           M, N, K, sms);
     expect(plan.parts == 1 ||
                (K + my_ops::kFusedDepth - 1) / my_ops::kFusedDepth >= 4 * plan.parts * plan.splits,
            "four steps of each part", M, N, K, sms);

@@ -19,23 +19,29 @@ namespace {
 // behind its last: with 64 rows and six 23.1 us, with 32 rows and three 20.4 instead of 19.7. Where
 // a block has one tile after the other, its results as boxes are worth a stage of x: 654 us instead
 // of 662 with 4096 rows of x, 8192 x 8192.
+// Ragged slots are of a block, for both groups of warps where there are two. With 128 rows and two
+// of them 20.0 us for 19.2 at 5003 x 4112; with 64 rows and five 14.9 for 14.7.
 template <typename scalar_t, Fp4Format kFormat, bool kRagged>
 struct FusedTiles {
-  using Tokens16 = FusedTile<scalar_t, kFormat, 16, 256, 6, 3, 2, 1, kRagged>;
-  using Tokens32 = FusedTile<scalar_t, kFormat, 32, 256, 4, 2, 2, 1, kRagged>;
-  using Tokens64 = FusedTile<scalar_t, kFormat, 64, 128, 6, 3, 2, 2, kRagged>;
-  using Tokens128 = FusedTile<scalar_t, kFormat, 128, 128, 5, 2, 2, 2, kRagged>;
-  using Tokens64Mail = FusedTile<scalar_t, kFormat, 64, 128, 6, 3, 2, 2, kRagged, true>;
-  using Tokens128Mail = FusedTile<scalar_t, kFormat, 128, 128, 5, 2, 2, 2, kRagged, true>;
-  using Tokens192 = FusedTile<scalar_t, kFormat, 192, 64, 7, 3, 1, 2, kRagged>;
-  using Tokens256 = FusedTile<scalar_t, kFormat, 256, 64, 5, 3, 1, 2, kRagged>;
-  using Tokens256Boxes = FusedTile<scalar_t, kFormat, 256, 64, 4, 3, 1, 2, kRagged, false, true>;
+  template <int kTokens, int kStageDepth, int kStages, int kSlots, int kRaggedSlots, int kWords,
+            int kBuffers, bool kMail = false, bool kBoxes = false>
+  using Tile = FusedTile<scalar_t, kFormat, kTokens, kStageDepth, kStages,
+                         kRagged ? kRaggedSlots : kSlots, kWords, kBuffers, kRagged, kMail, kBoxes>;
+  using Tokens16 = Tile<16, 256, 6, 3, 6, 2, 1>;
+  using Tokens32 = Tile<32, 256, 4, 2, 5, 2, 1>;
+  using Tokens64 = Tile<64, 128, 6, 3, 3, 2, 2>;
+  using Tokens128 = Tile<128, 128, 5, 2, 3, 2, 2>;
+  using Tokens64Mail = Tile<64, 128, 6, 3, 3, 2, 2, true>;
+  using Tokens128Mail = Tile<128, 128, 5, 2, 3, 2, 2, true>;
+  using Tokens192 = Tile<192, 64, kRagged ? 6 : 7, 3, 3, 1, 2>;
+  using Tokens256 = Tile<256, 64, 5, 3, 3, 1, 2>;
+  using Tokens256Boxes = Tile<256, 64, 4, 3, 3, 1, 2, false, true>;
 };
 
 FusedPlan plan_for(const Fp4FactorView& b, const TensorView& y) {
   const bool ragged = rows_are_ragged(b.depth(), fp4_block_size(b.format));
   const bool aligned = starts_at_multiple_of(b.packed.const_data_ptr(), 0, ragged ? 8 : 16) &&
-                       starts_at_multiple_of(b.scale.const_data_ptr(), 0, 4);
+                       starts_at_multiple_of(b.scale.const_data_ptr(), 0, ragged ? 1 : 4);
   if (!b.contracts_cols || !aligned) return {};
   const int sms = current_device_properties().multiProcessorCount;
   const FusedPlan plan = plan_fused(y.size(0), y.size(1), b.depth(), ragged, sms);
@@ -84,7 +90,7 @@ void launch_image(void (*kernel)(const ImageLayout, Params...), FusedArguments& 
 }
 
 template <typename Tile>
-void launch_tile(FusedArguments args, const FusedPlan& plan) {
+void launch_tile(typename Tile::Arguments args, const FusedPlan& plan) {
   const ProductOutput& out = args.out;
   args.row_clusters = static_cast<int>(ceil_div(out.N, int64_t{kFusedRows} * plan.sharers));
   args.token_tiles = static_cast<int>(ceil_div(out.M, int64_t{Tile::kTokens}));
@@ -109,11 +115,9 @@ bool map_results(FusedArguments& args) {
 }
 
 template <typename Tiles>
-void launch_tokens(FusedArguments args, const FusedPlan& plan) {
+void launch_tokens(RaggedArguments args, const FusedPlan& plan) {
   if (plan.parts > 1) {
-    if constexpr (!Tiles::Tokens64::kRagged) {
-      if (plan.tokens == 64) return launch_tile<typename Tiles::Tokens64Mail>(args, plan);
-    }
+    if (plan.tokens == 64) return launch_tile<typename Tiles::Tokens64Mail>(args, plan);
     return launch_tile<typename Tiles::Tokens128Mail>(args, plan);
   }
   if (plan.tokens == 16) return launch_tile<typename Tiles::Tokens16>(args, plan);
@@ -130,17 +134,33 @@ void launch_tokens(FusedArguments args, const FusedPlan& plan) {
 }
 
 template <typename scalar_t, Fp4Format kFormat>
-void launch_fused(const FusedArguments& args, const FusedPlan& plan) {
+void launch_fused(const RaggedArguments& args, const FusedPlan& plan) {
   rows_are_ragged(args.out.K, fp4_block_size(kFormat))
       ? launch_tokens<FusedTiles<scalar_t, kFormat, true>>(args, plan)
       : launch_tokens<FusedTiles<scalar_t, kFormat, false>>(args, plan);
 }
 
-FusedArguments fused_arguments(const Fp4FactorView& b, const ProductOutput& out) {
-  FusedArguments args{};
+// Has the copy engine read ragged rows of codes, the even and the odd ones (fused_slots.cuh).
+bool map_codes(RaggedArguments& args) {
+  const int64_t N = args.out.N, row_bytes = args.out.K / 2;
+  for (int odd = 0; odd < 2; ++odd) {
+    const uint8_t* const first = args.codes + odd * row_bytes;
+    const int shift = static_cast<int>(reinterpret_cast<uintptr_t>(first) % 16);
+    args.code_shifts[odd] = shift;
+    if (!encode_tensor_map(args.code_maps[odd], CU_TENSOR_MAP_DATA_TYPE_UINT8, 1, first - shift,
+                           (N + 1 - odd) / 2, shift + row_bytes, 2 * row_bytes, kFusedRows / 2,
+                           kRaggedCodePitch)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// False where the copy engine cannot be told how the weight lies.
+bool fused_arguments(RaggedArguments& args, const Fp4FactorView& b, const ProductOutput& out) {
   args.codes = b.packed.const_data_ptr<uint8_t>();
   args.scales = b.scale.const_data_ptr<uint8_t>();
-  const int step_scales = kFusedDepth / fp4_block_size(b.format);
+  const int scale_block = fp4_block_size(b.format), step_scales = kFusedDepth / scale_block;
   args.scale_vectors =
       b.depth() % kFusedDepth == 0 && starts_at_multiple_of(args.scales, 0, step_scales);
   args.amax = b.amax.const_data_ptr<float>();
@@ -149,7 +169,7 @@ FusedArguments fused_arguments(const Fp4FactorView& b, const ProductOutput& out)
   args.vectors = dense && out.N % 8 == 0 && starts_at_multiple_of(out.data, out.row_stride * 2, 16);
   args.steps = static_cast<int>(ceil_div(b.depth(), int64_t{kFusedDepth}));
   args.mail.parts = 1;
-  return args;
+  return !rows_are_ragged(b.depth(), scale_block) || map_codes(args);
 }
 
 // Has the copy engine read x, its elements in their own order.
@@ -170,7 +190,6 @@ bool bring_dense(FusedArguments& args, OwnedTensor& memory, const TensorView& y,
                  const Fp4FactorView& b, const FusedPlan& plan) {
   const DenseRows x = args.x;
   const int64_t K = args.out.K;
-  if (fused_takes_rows(plan.tokens) && x.vectors) return true;
   if (!plan.takes_map) {
     ImageLayout layout;
     memory = empty_image(y, b, plan, layout);
@@ -190,7 +209,7 @@ bool bring_dense(FusedArguments& args, OwnedTensor& memory, const TensorView& y,
 // x in FP4, whose 16-bit form the tensor cores take: float16 holds NVFP4's, bfloat16 MXFP4's. Rows
 // of that are what `write` launches a kernel for; empty: widen().
 template <typename scalar_t, Fp4Format kFormat>
-bool launch_packed(FusedArguments args, const Fp4FactorView& x, const TensorView& y,
+bool launch_packed(RaggedArguments args, const Fp4FactorView& x, const TensorView& y,
                    const Fp4FactorView& b, const FusedPlan& plan,
                    const std::function<void(void*)>& write) {
   ImageLayout layout;
@@ -218,7 +237,8 @@ bool fp4_fused_dense(const TensorView& x, const Fp4FactorView& b, const TensorVi
   if (plan.tokens == 0 || x.scalar_type() == ScalarType::Float) return false;
   const auto* const data = x.const_data_ptr<uint16_t>();
   const bool vectors = x.stride(1) == 1 && starts_at_multiple_of(data, x.stride(0) * 2, 16);
-  auto args = fused_arguments(b, product_output(y, b.depth(), bias));
+  RaggedArguments args{};
+  if (!fused_arguments(args, b, product_output(y, b.depth(), bias))) return false;
   args.x = {data, x.stride(0), x.stride(1), vectors};
   OwnedTensor memory;
   if (!bring_dense(args, memory, y, b, plan)) return false;
@@ -240,7 +260,8 @@ bool fp4_fused_packed(const Fp4FactorView& x, const Fp4FactorView& b, const Tens
       !starts_at_multiple_of(x.packed.const_data_ptr(), 0, 4)) {
     return false;
   }
-  auto args = fused_arguments(b, product_output(y, b.depth(), TensorView()));
+  RaggedArguments args{};
+  if (!fused_arguments(args, b, product_output(y, b.depth(), TensorView()))) return false;
   if (b.format == Fp4Format::mxfp4) {
     return launch_packed<__nv_bfloat16, Fp4Format::mxfp4>(args, x, y, b, plan, write);
   }

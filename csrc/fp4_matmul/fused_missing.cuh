@@ -15,8 +15,9 @@ __device__ __forceinline__ void add_missing(float (&sums)[Tile::kAccumulators],
                                             int first_n, int group) {
   static_assert(kFusedDepth == BlockRows::kStep);
   const int K = opaque(static_cast<int>(args.out.K)), lane = opaque(threadIdx.x % 32);
-  const BlockRows rows(args.codes, args.scales, first_n, K, (work.first_step + group) * kFusedDepth,
-                       work.end_step * kFusedDepth, kFusedDepth * Tile::kDepthGroups);
+  BlockRows rows(args.codes, args.scales, first_n, K, (work.first_step + group) * kFusedDepth,
+                 work.end_step * kFusedDepth, kFusedDepth * Tile::kDepthGroups);
+  if constexpr (Tile::kRagged) rows.last = min(static_cast<int>(args.out.N) - first_n, 16) - 1;
   const int64_t first_token = int64_t{work.token_tile} * Tile::kTokens;
   const auto x = [&](int strip, int k) {
     if (!Tile::kTakesMap && args.image != nullptr) {
@@ -37,7 +38,7 @@ __device__ __forceinline__ void add_missing(float (&sums)[Tile::kAccumulators],
     const auto* const from = args.x.data + m * args.x.row_stride + k;
     return pair_order(k < K ? *reinterpret_cast<const uint4*>(from) : uint4{});
   };
-  add_missing_blocks<typename Tile::scalar_t, Tile::kStrips>(sums, rows, x);
+  add_missing_blocks<typename Tile::scalar_t, Tile::kStrips, Tile::kRagged>(sums, rows, x);
 }
 
 }  // namespace my_ops

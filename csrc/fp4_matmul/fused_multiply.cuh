@@ -12,9 +12,10 @@ namespace my_ops {
 // every kDepthGroups-th from kDepthGroup on. kDepthGroup is known to the compiler so that the
 // addresses of stages stay in uniform registers.
 template <typename Tile, int kDepthGroup>
-__device__ __forceinline__ bool multiply(float (&sums)[Tile::kAccumulators], WeightRing<Tile>& ring,
-                                         uint32_t base, const FusedBarriers<Tile>& barriers,
-                                         int first_position, int steps, float scale_factor) {
+__device__ __forceinline__ bool multiply(float (&sums)[Tile::kAccumulators],
+                                         WeightSource<Tile>& weight, uint32_t base,
+                                         const FusedBarriers<Tile>& barriers, int first_position,
+                                         int steps, float scale_factor) {
   using scalar_t = typename Tile::scalar_t;
   constexpr int kStagesOfStep = Tile::kStagesOfStep;
   constexpr int kWords = Tile::kWords, kBuffers = Tile::kBuffers;
@@ -28,24 +29,26 @@ __device__ __forceinline__ bool multiply(float (&sums)[Tile::kAccumulators], Wei
   uint32_t slot = 0;
   SlotRearranger rearranger;
   uint32_t next_slot = 0;
+  weight.begin(first_position + kDepthGroup);
   if constexpr (Tile::kLoadsAhead) {
-    slot = ring.next();
+    slot = weight.next();
     if constexpr (Tile::kTakesMap) {
       rearranger.begin(slot);
 #pragma unroll
       for (int quarter = 0; quarter < 4; ++quarter) rearranger.do_quarter(quarter);
       __syncwarp();
     }
-    words.load(slot, 0, ring.shift);
+    words.load(weight, slot, 0);
   }
 #pragma unroll 1
   for (int step = kDepthGroup; step < steps; step += Tile::kDepthGroups) {
     uint32_t tile = 0;
+    const bool more = step + Tile::kDepthGroups < steps;
     if constexpr (!Tile::kLoadsAhead) {
-      slot = ring.next();
-      words.load(slot, 0, ring.shift);
+      slot = weight.next();
+      words.load(weight, slot, 0);
     }
-    ring.fetch();
+    if constexpr (!Tile::kRagged) weight.fetch();
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
 #pragma unroll
@@ -60,18 +63,28 @@ __device__ __forceinline__ bool multiply(float (&sums)[Tile::kAccumulators], Wei
           const int w = p * kWords + i;
           words.decode_word(w, operands + 2 * i);
           if constexpr (Tile::kTakesMap) {
-            if (half == 0 && w == 3) rearranger.begin(next_slot = ring.next());
+            if (half == 0 && w == 3) rearranger.begin(next_slot = weight.next());
             if (half == 1) rearranger.do_quarter(w);
             if (half == 1 && w == 3) __syncwarp();
           }
           // The next ones, while the tensor cores are at work.
           if (w < 3) continue;
           if (half == 0) {
-            words.load(slot, 1, ring.shift);
-          } else if constexpr (Tile::kLoadsAhead) {
-            slot = Tile::kTakesMap ? next_slot : ring.next();
-            words.load(slot, 0, ring.shift);
+            words.load(weight, slot, 1);
+            continue;
           }
+          const uint32_t read = slot;
+          if constexpr (Tile::kLoadsAhead) {
+            slot = Tile::kTakesMap || Tile::kRagged ? next_slot : weight.next();
+            words.load(weight, slot, 0);
+          }
+          if constexpr (Tile::kRagged) weight.release(read);
+        }
+        // Here: with this wait elsewhere the compiler has every product wait for the one before it
+        // (37.4 us for 30.5 at M = 128, 5003 x 4112, K undivided). Where there is no next slot this
+        // one is read again.
+        if constexpr (Tile::kRagged && Tile::kLoadsAhead) {
+          if (half == 1 && p == 0) next_slot = weight.next(more);
         }
         if (group == 0) {
           sm90::wait_barrier(barriers.full + cursor.stage * 8, cursor.parity);

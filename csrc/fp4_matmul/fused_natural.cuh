@@ -61,7 +61,7 @@ struct NaturalHalfStep {
   __device__ __forceinline__ explicit NaturalHalfStep(float factor) : factor(factor) {}
 
   // Rows have their chunks in different places (WeightRing), so that eight rows meet all banks.
-  __device__ __forceinline__ void load(uint32_t slot, int half, int /*shift*/) {
+  __device__ __forceinline__ void load(const WeightRing<Tile>&, uint32_t slot, int half) {
     const int lane = threadIdx.x % 32;
     const uint32_t codes = slot + lane / 4 * (128 + 16) + lane % 4 * 4;
 #pragma unroll

@@ -9,16 +9,17 @@
 
 namespace my_ops {
 
-// The sums of the second depth group go to the first by way of the slots of their own warps, which
-// are all read. All consumers; the sums of a tile are then those of the first group.
+// The sums of the second depth group go to the first by way of shared memory, where these warps
+// have slots, all read, unless rows are ragged. All consumers; the sums of a tile are then those of
+// the first group.
 template <typename Tile>
 __device__ __forceinline__ void add_depth_groups(float (&sums)[Tile::kAccumulators],
                                                  uint32_t base) {
-  constexpr int kPitch = 32 * 16, kSlots = Tile::kSlots * Tile::kSlotBytes;
-  static_assert(Tile::kDepthGroups == 2 && Tile::kStrips * kPitch <= kSlots, "room");
+  constexpr int kPitch = 32 * 16;
+  static_assert(Tile::kDepthGroups == 2 && Tile::kStrips * kPitch <= Tile::kSumPitch, "room");
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const uint32_t slots =
-      base + Tile::kRings + (warp % Tile::kRowWarps + Tile::kRowWarps) * kSlots + lane * 16;
+      base + Tile::kGroupSums + warp % Tile::kRowWarps * Tile::kSumPitch + lane * 16;
   const bool gives = warp >= Tile::kRowWarps;
   if (gives) {
     __syncwarp();

@@ -22,21 +22,19 @@ struct FusedPlan {
   bool later_tiles = false;  // a block has more than one tile, one after the other
 };
 
-constexpr int kFusedRows = 128;   // of the weight, in every tile
-constexpr int kFusedDepth = 256;  // of K, in a step
-constexpr int kFusedSplits = 3;   // of K, at most: between the blocks of a cluster
-constexpr int kFusedParts = 3;    // of K, at most: between clusters
+constexpr int kFusedRows = 128;                         // of the weight, in every tile
+constexpr int kFusedDepth = 256;                        // of K, in a step
+constexpr int kRaggedCodePitch = kFusedDepth / 2 + 16;  // what a step copies of a ragged row
+constexpr int kFusedSplits = 3;  // of K, at most: between the blocks of a cluster
+constexpr int kFusedParts = 3;   // of K, at most: between clusters
 
 // How many groups of two warpgroups share the steps of a tile. Two hide more; from 64 rows of x on
 // one with more registers is faster, and from 128 on there is no room for two.
 constexpr int fused_depth_groups(int tokens) { return tokens <= 32 ? 2 : 1; }
 
-// How x comes to a tile. From its rows, through the registers of the producers, where there are 16:
-// with more these loads do not keep up (27.4 us at 32 rows, 8192 x 8192). By the copy engine, in
-// its own order, to tiles of 192 and more: decoding in that order takes 1.4 times the instructions,
-// for which smaller ones have no time (30.8 us at 128 rows instead of 29.9). Else as an image in
-// the order of decoded codes (x_image.cuh).
-constexpr bool fused_takes_rows(int tokens) { return tokens <= 16; }
+// How x comes to a tile. By the copy engine, in its own order, to tiles of 192 and more: decoding
+// in that order takes 1.4 times the instructions, for which smaller ones have no time (30.8 us at
+// 128 rows instead of 29.9). Else as an image in the order of decoded codes (x_image.cuh).
 constexpr bool fused_takes_map(int tokens, bool ragged) { return tokens >= 192 && !ragged; }
 
 // Three where there are products of that many rows of x on few rows of a weight: 24.1 us at 64
@@ -53,12 +51,10 @@ constexpr int fused_clusters(int blocks, int sms) {
 
 // Larger ones do not fit often enough, so K is also spread over clusters of one or two blocks: 4096
 // x 14336 with 64 rows of x by 128 blocks takes 19.9 us, by 96 in clusters of three 23.9. Two of
-// one block are no faster than a cluster of two, and 64 rows of x on ragged ones of the weight take
-// as long as before (17.4 us at 5003 x 4112) or longer (18.9 instead of 16.7 at 4104 x 6160).
-constexpr bool fused_has_parts(int tokens, int splits, int parts, bool ragged) {
+// one block are no faster than a cluster of two.
+constexpr bool fused_has_parts(int tokens, int splits, int parts) {
   if (parts == 1) return true;
-  return (tokens == 128 || (tokens == 64 && !ragged)) &&
-         (splits == 2 || (splits == 1 && parts == 3));
+  return (tokens == 64 || tokens == 128) && (splits == 2 || (splits == 1 && parts == 3));
 }
 
 // What products on an H200 take: a start and an end, and so much for every step. Microseconds at
@@ -121,7 +117,7 @@ inline FusedPlan plan_fused(int64_t M, int64_t N, int64_t K, bool ragged, int sm
   for (const int tokens : {16, 32, 64, 128, 192, 256}) {
     for (int splits = 1; splits <= fused_most_splits(tokens); ++splits) {
       for (int parts = 1; parts <= kFusedParts; ++parts) {
-        if (fused_has_parts(tokens, splits, parts, ragged)) consider(tokens, splits, parts);
+        if (fused_has_parts(tokens, splits, parts)) consider(tokens, splits, parts);
       }
     }
   }

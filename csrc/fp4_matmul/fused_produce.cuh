@@ -1,16 +1,14 @@
-// How x comes into the stages of the fused kernel: in its own order, in boxes by the copy engine;
-// as an image by bulk copies, either of one thread; or from its rows by way of the registers of
-// four warps. Device only, sm_90a, needs no torch.
+// How x comes into the stages of the fused kernel: in its own order, in boxes by the copy engine,
+// or as an image by bulk copies, either of one thread. Device only, sm_90a, needs no torch.
 #pragma once
 
 #include "common/sm90_bulk_copy.cuh"
 #include "common/sm90_mbarrier.cuh"
+#include "fp4_matmul/fused_output.cuh"
 #include "fp4_matmul/fused_step.cuh"
 #include "fp4_matmul/fused_work.cuh"
 
 namespace my_ops {
-
-constexpr int kProducers = 128;
 
 // Blocks that share rows of x (two, hence the mask 3) bring a part of each stage, for all of them.
 template <typename Tile>
@@ -64,81 +62,24 @@ __device__ __forceinline__ void produce_from_image(const FusedArguments& args, u
   }
 }
 
-// A producer's share of a stage: of some rows and 128 along K it brings the eight elements of one
-// word of codes of each of the four lanes of a quad, so that their transposition (x_image.cuh) is
-// no more than a choice of registers.
 template <typename Tile>
-struct RowsOfStage {
-  static constexpr int kItems = Tile::kStageDepth / 128 * Tile::kTokens * 4 / kProducers;
-  uint4 quarters[kItems][4];
-
-  __device__ __forceinline__ static int item(int i) {
-    return threadIdx.x - Tile::kConsumers + i * kProducers;
-  }
-
-  // Rows past M repeat the last one; what comes of them is not stored.
-  __device__ __forceinline__ void load(const FusedArguments& args, int64_t first_token, int k0) {
-#pragma unroll
-    for (int i = 0; i < kItems; ++i) {
-      const int word = item(i) % 4, row = item(i) / 4 % Tile::kTokens;
-      const int64_t m = min(first_token + row, args.out.M - 1);
-      const int k = k0 + item(i) / (4 * Tile::kTokens) * 128 + word * 8;
-#pragma unroll
-      for (int t = 0; t < 4; ++t) {
-        const auto* const from = args.x.data + m * args.x.row_stride + k + 32 * t;
-        // No __ldg: a load of constant memory might move before the wait for the kernel in front.
-        quarters[i][t] = k + 32 * t < args.out.K ? *reinterpret_cast<const uint4*>(from) : uint4{};
-      }
+__device__ __forceinline__ void produce_x(const FusedArguments& args, uint32_t base,
+                                          const FusedBarriers<Tile>& barriers,
+                                          const FusedWorks& works) {
+  StageCursor<Tile> cursor(0);
+  int stages = 0;
+  for (int number = works.first; number < works.end; number += works.stride) {
+    const FusedWork work = works.template at<Tile>(number);
+    if constexpr (Tile::kTakesMap) {
+      produce_from_map<Tile>(args, base, barriers, work, cursor, works.rank);
+    } else {
+      produce_from_image<Tile>(args, base, barriers, work, cursor);
     }
-  }
-
-  __device__ __forceinline__ void store(uint32_t stage) const {
-#pragma unroll
-    for (int i = 0; i < kItems; ++i) {
-      const int word = item(i) % 4, row = item(i) / 4 % Tile::kTokens;
-      const uint4 a = pair_order(quarters[i][0]), b = pair_order(quarters[i][1]);
-      const uint4 c = pair_order(quarters[i][2]), d = pair_order(quarters[i][3]);
-      const uint32_t to =
-          stage + (item(i) / (4 * Tile::kTokens) * 2 + word / 2) * Tile::kTokens * 128 + row * 128;
-      const uint4 chunks[4] = {
-          {a.x, b.x, c.x, d.x}, {a.y, b.y, c.y, d.y}, {a.z, b.z, c.z, d.z}, {a.w, b.w, c.w, d.w}};
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const uint32_t at = to + sm90::swizzled_chunk<128>(row % 8, word % 2 * 4 + j) * 16;
-        store_shared16(at, chunks[j]);
-      }
+    stages += work.steps() * Tile::kStagesOfStep;
+    if (work.split && threadIdx.x == Tile::kConsumers) {
+      announce_room<Tile>(base, barriers, stages, works.cluster);
     }
-  }
-};
-
-template <typename Tile>
-__device__ __forceinline__ void produce_from_rows(const FusedArguments& args, uint32_t base,
-                                                  const FusedBarriers<Tile>& barriers,
-                                                  const FusedWork& work,
-                                                  StageCursor<Tile>& cursor) {
-  // Loads run as many stages ahead as 64 registers hold.
-  constexpr int kAhead = 4 / RowsOfStage<Tile>::kItems;
-  const int64_t first_token = int64_t{work.token_tile} * Tile::kTokens;
-  const int first_k = work.first_step * kFusedDepth;
-  const int stages = work.steps() * Tile::kStagesOfStep;
-  RowsOfStage<Tile> rows[kAhead];
-#pragma unroll
-  for (int a = 0; a < kAhead; ++a) rows[a].load(args, first_token, first_k + a * Tile::kStageDepth);
-#pragma unroll 1
-  for (int first = 0; first < stages; first += kAhead) {
-#pragma unroll
-    for (int a = 0; a < kAhead; ++a) {
-      if (first + a < stages) {
-        const int stage = cursor.stage;
-        sm90::wait_barrier(barriers.empty + stage * 8, cursor.parity ^ 1);
-        rows[a].store(base + stage * Tile::kStageBytes);
-        sm90::fence_for_copies();
-        __syncwarp();
-        barriers.announce(stage);
-        rows[a].load(args, first_token, first_k + (first + a + kAhead) * Tile::kStageDepth);
-        cursor.advance(1);
-      }
-    }
+    __syncwarp();
   }
 }
 

@@ -7,10 +7,13 @@
 #include "common/sm90_cluster.cuh"
 #include "common/sm90_mbarrier.cuh"
 #include "fp4_matmul/fp4_e8m0.cuh"
-#include "fp4_matmul/fused_tile.cuh"
+#include "fp4_matmul/fused_slots.cuh"
 #include "fp4_matmul/shared_words.cuh"
 
 namespace my_ops {
+
+template <typename Tile>
+using WeightSource = std::conditional_t<Tile::kRagged, WeightSlots<Tile>, WeightRing<Tile>>;
 
 template <typename Tile>
 struct FusedBarriers {
@@ -33,7 +36,6 @@ struct FusedBarriers {
       sm90::arrive_remote(remote_empty + stage * 8);
     }
   }
-  __device__ __forceinline__ void announce(int stage) const { arrive(full + stage * 8); }
 
  private:
   __device__ __forceinline__ static void arrive(uint32_t barrier) {
@@ -64,6 +66,7 @@ template <typename Tile>
 struct HalfStep {
   using scalar_t = typename Tile::scalar_t;
   static constexpr bool kMx = Tile::kFormat == Fp4Format::mxfp4;
+  static constexpr int kBytes = Tile::kRowScales / 8;  // of a lane's scales
   const float factor;
   uint4 low, high;                       // the words of either row
   uint32_t low_byte = 0, high_byte = 0;  // of scales
@@ -72,17 +75,26 @@ struct HalfStep {
 
   __device__ __forceinline__ explicit HalfStep(float factor) : factor(factor) {}
 
-  // shift: of ragged rows of scales.
-  __device__ __forceinline__ void load(uint32_t slot, int half, int shift) {
+  __device__ __forceinline__ void load(const WeightRing<Tile>&, uint32_t slot, int half) {
     const int lane = threadIdx.x % 32;
     const uint32_t codes = (slot + lane / 4 * 128 + (lane % 4 ^ lane / 4 % 2 * 4) * 16) ^ half * 64;
     low = load_shared16(codes);
     high = load_shared16(codes + 1024);
-    constexpr int kBytes = Tile::kRowScales / 8;
     const uint32_t scales = slot + Tile::kCodeBytes + lane / 4 * Tile::kScalePitch +
-                            half * (Tile::kRowScales / 2) + lane % 4 * kBytes + shift;
-    low_byte = load_shared_bytes<kBytes, !Tile::kRagged>(scales);
-    high_byte = load_shared_bytes<kBytes, !Tile::kRagged>(scales + 8 * Tile::kScalePitch);
+                            half * (Tile::kRowScales / 2) + lane % 4 * kBytes;
+    low_byte = load_shared_bytes<kBytes>(scales);
+    high_byte = load_shared_bytes<kBytes>(scales + 8 * Tile::kScalePitch);
+  }
+
+  // Of ragged rows.
+  __device__ __forceinline__ void load(const WeightSlots<Tile>& slots, uint32_t slot, int half) {
+    const uint32_t codes = slots.codes + slot * Tile::kSlotBytes + half * 64;
+    low = load_shared16_by_8(codes);
+    high = load_shared16_by_8(codes + 4 * Tile::kCodePitch);
+    const uint32_t scales =
+        slot * Tile::kSlotBytes + half * (Tile::kRowScales / 2) + threadIdx.x % 4 * kBytes;
+    low_byte = load_shared_bytes<kBytes, false>(slots.low_scales + scales);
+    high_byte = load_shared_bytes<kBytes, false>(slots.high_scales + scales);
   }
 
   // What the words have in common.

@@ -7,6 +7,16 @@
 
 namespace my_ops {
 
+// What the global scales of the weight and of x come from.
+struct Amaxes {
+  float weight = 0.0f, x = 0.0f;
+
+  __device__ __forceinline__ void load(const FusedArguments& args) {
+    if (args.amax != nullptr) weight = *args.amax;
+    if (args.x_amax != nullptr) x = *args.x_amax;
+  }
+};
+
 // What turns sums into results: two factors, as the product of two global scales may leave the
 // range of a float where the result does not.
 struct ResultScale {

@@ -4,7 +4,7 @@
 
 #include "common/sm90_cluster.cuh"
 #include "common/tile_position.cuh"
-#include "fp4_matmul/fused_tile.cuh"
+#include "fp4_matmul/fused_ring.cuh"
 
 namespace my_ops {
 
@@ -68,12 +68,12 @@ struct FusedWorks {
 };
 
 // The first of a warp's 16 rows of the weight in a tile. The last ones overlap those before where N
-// is not a multiple of 16; those are not stored (StripWriter).
+// is not a multiple of 16; those are not stored (StripWriter). Ragged slots have zeros behind N.
 template <typename Tile>
 __device__ __forceinline__ int warp_row(const FusedArguments& args, const FusedWork& work,
                                         int warp) {
-  return min(work.row_tile * Tile::kRows + warp % Tile::kRowWarps * 16,
-             static_cast<int>(args.out.N) - 16);
+  const int row = work.row_tile * Tile::kRows + warp % Tile::kRowWarps * 16;
+  return Tile::kRagged ? row : min(row, static_cast<int>(args.out.N) - 16);
 }
 
 template <typename Tile>

@@ -21,6 +21,7 @@ struct BlockRows {
   int K, first_k, end_k, stride_k;
   int blocks, block_stride;
   uint32_t code_bytes, scale_bytes;  // of a row
+  int last = 15;                     // the last row that there is
   // Which of 32 blocks comes first. Warps that read the same part of x wait for each other: where
   // all blocks are missing, 512 rows of x and 8192 x 8192, 3.6 ms, and 1.9 in turn.
   int turn;
@@ -61,12 +62,14 @@ struct MissingScale {
 };
 
 // sums[4 s] to [4 s + 3] are mma's of strip s of eight rows of x, of which x(s, k) gives lane
-// 4 g + t the elements k to k + 8 of row g in the order of decoded codes.
-template <typename scalar_t, int kStrips, typename X>
+// 4 g + t the elements k to k + 8 of row g in the order of decoded codes. kSomeRows: not all of the
+// 16 rows may be there; the last one then stands for those that are not.
+template <typename scalar_t, int kStrips, bool kSomeRows = false, typename X>
 __device__ __forceinline__ void add_missing_blocks(float (&sums)[4 * kStrips],
                                                    const BlockRows& rows, const X& x) {
   const int lane = opaque(threadIdx.x % 32), g = lane / 4, t = lane % 4;
   const uint32_t scale = e8m0_pair(scalar_t{}, 127 - 3);  // 2^-8 of the codes
+  const auto there = [&rows](int row) { return kSomeRows ? min(row, rows.last) : row; };
   // An infinity in x may have met a zero that was taken for a scale. Then all is added once more.
   bool all = false;
   if constexpr (kE8M0Taken<scalar_t> == 0.0f) {
@@ -88,23 +91,26 @@ __device__ __forceinline__ void add_missing_blocks(float (&sums)[4 * kStrips],
 #pragma unroll
     for (int r = 0; r < 16; ++r) {
       const int k = min(lane_k, rows.end_k - 1);
-      wanted |= !e8m0_fits<scalar_t>(rows.scales[r * rows.scale_bytes + k / 32]);
+      wanted |= !e8m0_fits<scalar_t>(rows.scales[there(r) * rows.scale_bytes + k / 32]);
     }
     const uint32_t found = __ballot_sync(~0u, wanted && lane_k < rows.end_k);
     uint32_t left = __funnelshift_r(found, found, rows.turn);
 #pragma unroll 1
     for (; left != 0; left &= left - 1) {
       const int k = rows.block_k(first + (__ffs(static_cast<int>(left)) - 1 + rows.turn) % 32);
-      const uint8_t* const bytes = rows.scales + (g * rows.scale_bytes + k / 32);
-      const MissingScale low = missing(bytes[0]), high = missing(bytes[8 * rows.scale_bytes]);
+      const uint8_t* const bytes = rows.scales + (there(g) * rows.scale_bytes + k / 32);
+      const MissingScale low = missing(bytes[0]);
+      const MissingScale high = missing(bytes[(there(g + 8) - there(g)) * rows.scale_bytes]);
       // A lane has a word of the block; past K it has zeros.
       const int word_k = k + 8 * t;
       const bool within = word_k < rows.K;
       const auto* const codes = reinterpret_cast<const uint32_t*>(
-          rows.codes + (g * rows.code_bytes + (within ? word_k / 2 : 0)));
+          rows.codes + (there(g) * rows.code_bytes + (within ? word_k / 2 : 0)));
+      const uint32_t to_high =
+          kSomeRows ? (there(g + 8) - there(g)) * (rows.code_bytes / 4) : 2 * rows.code_bytes;
       uint32_t a[4], b[4];
       decode<scalar_t>(within ? codes[0] : 0, scale, a);
-      decode<scalar_t>(within ? codes[2 * rows.code_bytes] : 0, scale, b);
+      decode<scalar_t>(within ? codes[to_high] : 0, scale, b);
       // Loads of x on their way together. Of few strips one at a time: their kernels have no
       // registers left.
       constexpr int kAtOnce = kStrips < 8 ? 1 : 8;

@@ -85,11 +85,6 @@ __device__ __forceinline__ void store_ragged_panel(const StreamArguments& args, 
   }
 }
 
-// The thread arrives when its copies until here are done.
-__device__ __forceinline__ void arrive_after_copies(uint32_t barrier) {
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
-}
-
 template <typename Tile>
 __global__ void MY_OPS_SM90_BLOCKS(Tile::kMaxWarps * 32)
     fp4_ragged_kernel(const StreamArguments args) {

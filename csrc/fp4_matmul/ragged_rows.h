@@ -1,8 +1,8 @@
 // Rows of a packed weight [N, K] that no vectors of 16 bytes reach. Needs no torch.
 //
 // Where K is a multiple of 16 only, rows of codes start at multiples of 8 bytes and rows of scales
-// anywhere. Kernels then copy codes by 8 bytes, and of the scales whole words of 4 bytes: a row's
-// first scale lies scale_shift bytes behind the start of its first word.
+// anywhere. The stream kernel then copies codes by 8 bytes, and of the scales whole words of 4
+// bytes: a row's first scale lies scale_shift bytes behind the start of its first word.
 #pragma once
 
 #include <cstdint>

@@ -21,6 +21,10 @@ __device__ __forceinline__ uint4 load_shared16(uint32_t address) {
   return v;
 }
 
+__device__ __forceinline__ void store_shared8(uint32_t address, const uint2& v) {
+  asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(address), "r"(v.x), "r"(v.y) : "memory");
+}
+
 __device__ __forceinline__ void store_shared16(uint32_t address, const uint4& v) {
   asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v.x), "r"(v.y),
                "r"(v.z), "r"(v.w)
@@ -30,6 +34,10 @@ __device__ __forceinline__ void store_shared16(uint32_t address, const uint4& v)
 __device__ __forceinline__ void store_shared16(uint32_t address, const float4& v) {
   store_shared16(address,
                  uint4{float_bits(v.x), float_bits(v.y), float_bits(v.z), float_bits(v.w)});
+}
+
+__device__ __forceinline__ void store_shared1(uint32_t address, uint32_t byte) {
+  asm volatile("st.shared.u8 [%0], %1;" ::"r"(address), "r"(byte) : "memory");
 }
 
 // From a multiple of 8 bytes, such as rows of a ragged weight (ragged_rows.h) begin at.
