@@ -60,7 +60,10 @@ __device__ __forceinline__ void consume(const FusedArguments& args, uint32_t bas
     if (Tile::kFormat == Fp4Format::mxfp4 && !__all_sync(~0u, fit)) {
       add_missing<Tile>(sums, args, work, warp_row<Tile>(args, work, warp), group);
     }
-    if constexpr (Tile::kMail) let_next_kernel_start();  // its start takes as long as the exchange
+    // Its start takes as long as what is left, an exchange or the stores (image_starts_early).
+    if constexpr (Tile::kMail || !Tile::kRagged) {
+      if (number + works.stride >= works.end) let_next_kernel_start();
+    }
     first_position += steps;
     if constexpr (Tile::kDepthGroups > 1) add_depth_groups<Tile>(sums, base);
     if (number + works.stride < works.end) {
@@ -112,7 +115,7 @@ __global__ void MY_OPS_SM90_BLOCKS(Tile::kThreads)
   extern __shared__ __align__(1024) uint8_t shared[];
   // Until the kernel that makes the image is done, only the weight may be touched. Without one the
   // kernel in front is anyone's, and may be the one that writes the weight. The next kernel starts
-  // early where it is one like this: blocks that make an image would gather on the few idle SMs.
+  // early where it is one like this, else at the end of the last loop (consume).
   if (args.image == nullptr) let_next_kernel_start();
 
   const uint32_t base = shared_address(shared);
