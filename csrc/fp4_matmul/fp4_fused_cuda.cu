@@ -24,13 +24,15 @@ namespace {
 template <typename scalar_t, Fp4Format kFormat, bool kRagged>
 struct FusedTiles {
   template <int kTokens, int kStageDepth, int kStages, int kSlots, int kRaggedSlots, int kWords,
-            int kBuffers, bool kMail = false, bool kBoxes = false>
-  using Tile = FusedTile<scalar_t, kFormat, kTokens, kStageDepth, kStages,
-                         kRagged ? kRaggedSlots : kSlots, kWords, kBuffers, kRagged, kMail, kBoxes>;
+            int kBuffers, bool kMail = false, bool kResults = false, bool kWeight = false>
+  using Tile =
+      FusedTile<scalar_t, kFormat, kTokens, kStageDepth, kStages, kRagged ? kRaggedSlots : kSlots,
+                kWords, kBuffers, kRagged, kMail, kResults, kWeight>;
   using Tokens16 = Tile<16, 256, 6, 3, 6, 2, 1>;
   using Tokens32 = Tile<32, 256, 4, 2, 5, 2, 1>;
   using Tokens64 = Tile<64, 128, 6, 3, 3, 2, 2>;
   using Tokens128 = Tile<128, 128, 5, 2, 3, 2, 2>;
+  using Tokens64Boxes = Tile<64, 256, 4, 4, 4, 2, 2, false, false, true>;
   using Tokens64Mail = Tile<64, 128, 6, 3, 3, 2, 2, true>;
   using Tokens128Mail = Tile<128, 128, 5, 2, 3, 2, 2, true>;
   using Tokens192 = Tile<192, 64, kRagged ? 6 : 7, 3, 3, 1, 2>;
@@ -44,7 +46,9 @@ FusedPlan plan_for(const Fp4FactorView& b, const TensorView& y) {
                        starts_at_multiple_of(b.scale.const_data_ptr(), 0, ragged ? 1 : 4);
   if (!b.contracts_cols || !aligned) return {};
   const int sms = current_device_properties().multiProcessorCount;
-  const FusedPlan plan = plan_fused(y.size(0), y.size(1), b.depth(), ragged, sms);
+  FusedPlan plan = plan_fused(y.size(0), y.size(1), b.depth(), ragged, sms);
+  plan.takes_boxes = fused_takes_boxes(plan, y.size(1), b.depth(), fp4_block_size(b.format)) &&
+                     starts_at_multiple_of(b.scale.const_data_ptr(), 0, 16);
   using AnyTile = FusedTiles<__half, Fp4Format::nvfp4, false>::Tokens256;
   return runs_wgmma(fp4_fused_kernel<AnyTile>, AnyTile::kThreads) ? plan : FusedPlan{};
 }
@@ -127,6 +131,9 @@ void launch_tokens(RaggedArguments args, const FusedPlan& plan) {
     if (plan.tokens == 64) return launch_tile<typename Tiles::Tokens64Mail>(args, plan);
     return launch_tile<typename Tiles::Tokens128Mail>(args, plan);
   }
+  if constexpr (!Tiles::Tokens64::kRagged) {
+    if (plan.takes_boxes) return launch_tile<typename Tiles::Tokens64Boxes>(args, plan);
+  }
   if (plan.tokens == 16) return launch_tile<typename Tiles::Tokens16>(args, plan);
   if (plan.tokens == 32) return launch_tile<typename Tiles::Tokens32>(args, plan);
   if (plan.tokens == 64) return launch_tile<typename Tiles::Tokens64>(args, plan);
@@ -163,8 +170,10 @@ bool map_codes(RaggedArguments& args) {
   return true;
 }
 
-// False where the copy engine cannot be told how the weight lies.
-bool fused_arguments(RaggedArguments& args, const Fp4FactorView& b, const ProductOutput& out) {
+// False where the copy engine cannot be told how a ragged weight lies; for others there is a tile
+// that takes no boxes.
+bool fused_arguments(RaggedArguments& args, const Fp4FactorView& b, const ProductOutput& out,
+                     FusedPlan& plan) {
   args.codes = b.packed.const_data_ptr<uint8_t>();
   args.scales = b.scale.const_data_ptr<uint8_t>();
   const int scale_block = fp4_block_size(b.format), step_scales = kFusedDepth / scale_block;
@@ -176,7 +185,12 @@ bool fused_arguments(RaggedArguments& args, const Fp4FactorView& b, const Produc
   args.vectors = dense && out.N % 8 == 0 && starts_at_multiple_of(out.data, out.row_stride * 2, 16);
   args.steps = static_cast<int>(ceil_div(b.depth(), int64_t{kFusedDepth}));
   args.mail.parts = 1;
-  return !rows_are_ragged(b.depth(), scale_block) || map_codes(args);
+  if (rows_are_ragged(b.depth(), scale_block)) return map_codes(args);
+  const int64_t N = out.N, K = out.K;
+  plan.takes_boxes =
+      plan.takes_boxes && encode_byte_map(args.codes_map, args.codes, N, K / 2, kFusedRows, 128) &&
+      encode_byte_map(args.scales_map, args.scales, N, K / scale_block, kFusedRows, kBoxScales);
+  return true;
 }
 
 // Has the copy engine read x, its elements in their own order.
@@ -241,12 +255,12 @@ bool launch_packed(RaggedArguments args, const Fp4FactorView& x, const TensorVie
 
 bool fp4_fused_dense(const TensorView& x, const Fp4FactorView& b, const TensorView& bias,
                      const TensorView& y) {
-  const FusedPlan plan = plan_for(b, y);
+  FusedPlan plan = plan_for(b, y);
   if (plan.tokens == 0 || x.scalar_type() == ScalarType::Float) return false;
   const auto* const data = x.const_data_ptr<uint16_t>();
   const bool vectors = x.stride(1) == 1 && starts_at_multiple_of(data, x.stride(0) * 2, 16);
   RaggedArguments args{};
-  if (!fused_arguments(args, b, product_output(y, b.depth(), bias))) return false;
+  if (!fused_arguments(args, b, product_output(y, b.depth(), bias), plan)) return false;
   args.x = {data, x.stride(0), x.stride(1), vectors};
   OwnedTensor memory;
   if (!bring_dense(args, memory, y, b, plan)) return false;
@@ -263,13 +277,13 @@ bool fp4_fused_dense(const TensorView& x, const Fp4FactorView& b, const TensorVi
 
 bool fp4_fused_packed(const Fp4FactorView& x, const Fp4FactorView& b, const TensorView& y,
                       const std::function<void(void*)>& write) {
-  const FusedPlan plan = plan_for(b, y);
+  FusedPlan plan = plan_for(b, y);
   if (plan.tokens == 0 || !x.contracts_cols || (write && !plan.takes_map) ||
       !starts_at_multiple_of(x.packed.const_data_ptr(), 0, 4)) {
     return false;
   }
   RaggedArguments args{};
-  if (!fused_arguments(args, b, product_output(y, b.depth(), TensorView()))) return false;
+  if (!fused_arguments(args, b, product_output(y, b.depth(), TensorView()), plan)) return false;
   if (b.format == Fp4Format::mxfp4) {
     return launch_packed<__nv_bfloat16, Fp4Format::mxfp4>(args, x, y, b, plan, write);
   }

@@ -5,6 +5,7 @@
 #include "common/sm90_wgmma.cuh"
 #include "fp4_matmul/fused_work.cuh"
 #include "fp4_matmul/missing_blocks.cuh"
+#include "fp4_matmul/x_image.cuh"
 
 namespace my_ops {
 
@@ -23,14 +24,15 @@ __device__ __forceinline__ void add_missing(float (&sums)[Tile::kAccumulators],
     if (!Tile::kTakesMap && args.image != nullptr) {
       // Chunk 4 w + i of 128 elements has pair i of the words w of all four lanes (x_image.cuh).
       const int row = strip * 8 + lane / 4, word = k % 32 / 8;
+      const ImagePlace place = image_place(k);
       const uint8_t* const half =
           args.image +
-          ((int64_t{work.token_tile} * args.steps * 4 + k / 128 * 2 + word / 2) * Tile::kTokens +
+          ((int64_t{work.token_tile} * args.steps * 4 + place.step * 2 + word / 2) * Tile::kTokens +
            row) *
               128;
       const auto pair = [&](int i) {
         const int chunk = sm90::swizzled_chunk<128>(lane / 4, word % 2 * 4 + i);
-        return reinterpret_cast<const uint32_t*>(half + chunk * 16)[k % 128 / 32];
+        return reinterpret_cast<const uint32_t*>(half + chunk * 16)[place.lane];
       };
       return uint4{pair(0), pair(1), pair(2), pair(3)};
     }

@@ -48,7 +48,7 @@ __device__ __forceinline__ bool multiply(float (&sums)[Tile::kAccumulators],
       slot = weight.next();
       words.load(weight, slot, 0);
     }
-    if constexpr (!Tile::kRagged) weight.fetch();
+    if constexpr (!Tile::kBlockSlots) weight.fetch();
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
 #pragma unroll
@@ -75,7 +75,9 @@ __device__ __forceinline__ bool multiply(float (&sums)[Tile::kAccumulators],
           }
           const uint32_t read = slot;
           if constexpr (Tile::kLoadsAhead) {
-            slot = Tile::kTakesMap || Tile::kRagged ? next_slot : weight.next();
+            if constexpr (!Tile::kWeightBoxes) {
+              slot = Tile::kTakesMap || Tile::kRagged ? next_slot : weight.next();
+            }
             words.load(weight, slot, 0);
           }
           if constexpr (Tile::kRagged) weight.release(read);
@@ -89,6 +91,10 @@ __device__ __forceinline__ bool multiply(float (&sums)[Tile::kAccumulators],
         if (group == 0) {
           sm90::wait_barrier(barriers.full + cursor.stage * 8, cursor.parity);
           tile = sm90::tile_address(base + cursor.stage * Tile::kStageBytes);
+        }
+        // All of the slot is in registers. In another place this, too, has products wait.
+        if constexpr (Tile::kWeightBoxes) {
+          if (half == 1 && p == 0) slot = weight.release_for_next();
         }
         sm90::wgmma_fence();
 #pragma unroll

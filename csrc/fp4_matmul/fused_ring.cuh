@@ -47,7 +47,7 @@ struct WeightRing {
       // Rows have their 128 bytes in different orders, so that the lanes that read two rows at a
       // time (HalfStep) or eight (NaturalHalfStep) meet all banks.
       const int row = lane / kUnits, byte = lane % kUnits * 16;
-      const uint32_t to = slot + row * 128 + (byte ^ (Tile::kTakesMap ? row * 16 : row % 2 * 64));
+      const uint32_t to = slot + row * 128 + (byte ^ (Tile::kTakesMap ? row * 16 : row % 2 * 16));
       const int valid = byte * 2 < left ? 16 : 0;
 #pragma unroll
       for (int i = 0; i < 16 / kRowsAtOnce; ++i) {

@@ -25,24 +25,6 @@ namespace my_ops {
 
 constexpr int kWeightWarps = 3;
 
-// A place in the sequence of slots that a block goes through, tile after tile.
-template <typename Tile>
-struct SlotCursor {
-  int slot;
-  uint32_t parity;
-
-  __device__ __forceinline__ explicit SlotCursor(int position)
-      : slot(position % Tile::kSlots), parity(position / Tile::kSlots & 1) {}
-  // Without a branch: with one in a loop of tensor cores' instructions the compiler has each wait
-  // for the one before it.
-  __device__ __forceinline__ void advance(int count) {
-    const int next = slot + count;
-    const bool wraps = next >= Tile::kSlots;
-    slot = wraps ? next - Tile::kSlots : next;
-    parity ^= wraps ? 1 : 0;
-  }
-};
-
 template <typename Tile>
 __device__ __forceinline__ int weight_row_scales(const FusedArguments& args) {
   constexpr int kBlock = fp4_block_size(Tile::kFormat);
@@ -71,7 +53,7 @@ struct WeightSlots {
     const int row = warp % Tile::kRowWarps * 16 + g;
     const uint32_t slot = base + Tile::kSlotsAt, scales = slot + Tile::kCodeBytes;
     codes = slot + g % 2 * Tile::kOddRows + row / 2 * Tile::kCodePitch + args.code_shifts[g % 2] +
-            t * 16;
+            t * 32;
     low_scales = scales + row * Tile::kScalePitch + slot_scale_shift<Tile>(args, g);
     high_scales = scales + (row + 8) * Tile::kScalePitch + slot_scale_shift<Tile>(args, g + 8);
   }

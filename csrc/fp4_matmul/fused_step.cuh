@@ -7,13 +7,16 @@
 #include "common/sm90_cluster.cuh"
 #include "common/sm90_mbarrier.cuh"
 #include "fp4_matmul/fp4_e8m0.cuh"
+#include "fp4_matmul/fused_boxes.cuh"
 #include "fp4_matmul/fused_slots.cuh"
 #include "fp4_matmul/shared_words.cuh"
 
 namespace my_ops {
 
 template <typename Tile>
-using WeightSource = std::conditional_t<Tile::kRagged, WeightSlots<Tile>, WeightRing<Tile>>;
+using WeightSource =
+    std::conditional_t<Tile::kRagged, WeightSlots<Tile>,
+                       std::conditional_t<Tile::kWeightBoxes, BoxRing<Tile>, WeightRing<Tile>>>;
 
 template <typename Tile>
 struct FusedBarriers {
@@ -75,24 +78,25 @@ struct HalfStep {
 
   __device__ __forceinline__ explicit HalfStep(float factor) : factor(factor) {}
 
+  // Lane t of a quad has 64 t + 32 half of a step, so that the lanes that read two rows at a time
+  // meet all banks.
   __device__ __forceinline__ void load(const WeightRing<Tile>&, uint32_t slot, int half) {
-    const int lane = threadIdx.x % 32;
-    const uint32_t codes = (slot + lane / 4 * 128 + (lane % 4 ^ lane / 4 % 2 * 4) * 16) ^ half * 64;
-    low = load_shared16(codes);
-    high = load_shared16(codes + 1024);
-    const uint32_t scales = slot + Tile::kCodeBytes + lane / 4 * Tile::kScalePitch +
-                            half * (Tile::kRowScales / 2) + lane % 4 * kBytes;
-    low_byte = load_shared_bytes<kBytes>(scales);
-    high_byte = load_shared_bytes<kBytes>(scales + 8 * Tile::kScalePitch);
+    const int g = threadIdx.x % 32 / 4;
+    load_rows(slot, g, g % 2, half, 0);
+  }
+
+  // Of the slots of a block: the hardware's swizzle, and scales of two steps.
+  __device__ __forceinline__ void load(const BoxRing<Tile>& ring, uint32_t slot, int half) {
+    const int g = threadIdx.x % 32 / 4;
+    load_rows(slot, threadIdx.x / 32 * 16 + g, g, half, ring.shift);
   }
 
   // Of ragged rows.
   __device__ __forceinline__ void load(const WeightSlots<Tile>& slots, uint32_t slot, int half) {
-    const uint32_t codes = slots.codes + slot * Tile::kSlotBytes + half * 64;
+    const uint32_t codes = slots.codes + slot * Tile::kSlotBytes + half * 16;
     low = load_shared16_by_8(codes);
     high = load_shared16_by_8(codes + 4 * Tile::kCodePitch);
-    const uint32_t scales =
-        slot * Tile::kSlotBytes + half * (Tile::kRowScales / 2) + threadIdx.x % 4 * kBytes;
+    const uint32_t scales = slot * Tile::kSlotBytes + (threadIdx.x % 4 * 2 + half) * kBytes;
     low_byte = load_shared_bytes<kBytes, false>(slots.low_scales + scales);
     high_byte = load_shared_bytes<kBytes, false>(slots.high_scales + scales);
   }
@@ -122,6 +126,19 @@ struct HalfStep {
       fragments[i / 2][i % 2 * 2] = a[i];
       fragments[i / 2][i % 2 * 2 + 1] = b[i];
     }
+  }
+
+ private:
+  // `turn`: how the chunks of a row of codes lie. `shift`: of scales in theirs.
+  __device__ __forceinline__ void load_rows(uint32_t slot, int row, int turn, int half, int shift) {
+    const int t = threadIdx.x % 4;
+    const uint32_t codes = slot + (row * 128 + ((2 * t ^ turn) * 16 ^ half * 16));
+    low = load_shared16(codes);
+    high = load_shared16(codes + 1024);
+    const uint32_t scales =
+        slot + shift + (Tile::kCodeBytes + row * Tile::kScalePitch + (2 * t + half) * kBytes);
+    low_byte = load_shared_bytes<kBytes>(scales);
+    high_byte = load_shared_bytes<kBytes>(scales + 8 * Tile::kScalePitch);
   }
 };
 

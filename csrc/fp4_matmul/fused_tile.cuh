@@ -38,7 +38,10 @@ struct FusedArguments {
   ProductOutput out;                               // [M, N]
   DenseRows x;                                     // [M, K], where it comes by the copy engine
   CUtensorMap x_map;  // the same in boxes of 64 columns, for the copy engine
-  CUtensorMap y_map;  // out, where tiles have the copy engine store it (kBoxes)
+  CUtensorMap y_map;  // out, where tiles have the copy engine store it (kResultBoxes)
+  // Where the copy engine brings the weight, boxes of kFusedRows by 128 bytes of codes and by
+  // kBoxScales of scales.
+  CUtensorMap codes_map, scales_map;
 };
 
 // With those of a ragged weight (fused_slots.cuh). Others do without, as a launch brings them all.
@@ -50,14 +53,16 @@ struct RaggedArguments : FusedArguments {
 // A block owns 128 rows of the weight and kTokens rows of x. kDepthGroups groups of two warpgroups
 // share its steps. Stages of kStageDepth along K hold x. kWords words of either row are decoded for
 // the tensor cores at a time, into kBuffers sets of registers in turn. kMail: several clusters have
-// a tile, each with a part of K. kBoxes: results go by way of shared memory (box_output.cuh).
+// a tile, each with a part of K. kResultBoxes: the copy engine stores results (box_output.cuh).
+// kWeightBoxes: it brings the weight.
 template <typename scalar_t_, Fp4Format kFormat_, int kTokens_, int kStageDepth_, int kStages_,
           int kSlots_, int kWords_, int kBuffers_, bool kRagged_, bool kMail_ = false,
-          bool kBoxes_ = false>
+          bool kResultBoxes_ = false, bool kWeightBoxes_ = false>
 struct FusedTile {
   using scalar_t = scalar_t_;
   static constexpr Fp4Format kFormat = kFormat_;
-  static constexpr bool kRagged = kRagged_, kMail = kMail_, kBoxes = kBoxes_;
+  static constexpr bool kRagged = kRagged_, kMail = kMail_;
+  static constexpr bool kResultBoxes = kResultBoxes_, kWeightBoxes = kWeightBoxes_;
   using Arguments = std::conditional_t<kRagged, RaggedArguments, FusedArguments>;
   static constexpr int kTokens = kTokens_, kDepthGroups = fused_depth_groups(kTokens);
   static constexpr bool kTakesMap = fused_takes_map(kTokens, kRagged);
@@ -80,30 +85,51 @@ struct FusedTile {
   static constexpr int kStageBytes = kTokens * kStageDepth * 2;
   static constexpr int kRowScales = kFusedDepth / fp4_block_size(kFormat);  // bytes of a step
 
-  // What holds codes and scales of a step: slots, of every warp's own rows or, ragged, of the whole
-  // block's, of which rows have room for a multiple of 16 bytes wherever they begin.
-  static constexpr int kRings = kRagged ? 1 : kConsumers / 32, kRingRows = kRagged ? kRows : 16;
+  // What holds codes and scales of a step: slots, of every warp's own rows or, ragged and in boxes,
+  // of the whole block's. Ragged rows have room for a multiple of 16 bytes wherever they begin.
+  static constexpr bool kBlockSlots = kRagged || kWeightBoxes;
+  static constexpr int kRings = kBlockSlots ? 1 : kConsumers / 32;
+  static constexpr int kRingRows = kBlockSlots ? kRows : 16;
   static constexpr int kCodePitch = kRagged ? kRaggedCodePitch : kFusedDepth / 2;
-  static constexpr int kScalePitch = kRagged ? 2 * kRowScales : kRowScales;
+  static constexpr int kScalePitch =
+      kRagged ? 2 * kRowScales : (kWeightBoxes ? kBoxScales : kRowScales);
   static constexpr int kCodeBytes = kRingRows * kCodePitch, kOddRows = kCodeBytes / 2;
   static constexpr int kSlotBytes = kCodeBytes + (kRingRows * kScalePitch + 127) / 128 * 128;
 
-  // Where results that go as boxes begin, the barriers, those of ragged slots, the slots, and sums
-  // of the second depth group.
+  // Where results that go as boxes begin, the slots, sums of the second depth group, the barriers,
+  // those of slots.
   static constexpr int kStaging = kStages * kStageBytes;
-  static constexpr int kBarriers = kStaging + (kBoxes ? kConsumers / 128 * kOutputStagingBytes : 0);
-  static constexpr int kSlotBarriers = kBarriers + 256;
-  static constexpr int kSlotsAt = kSlotBarriers + (kRagged ? 128 : 0);
+  static constexpr int kSlotsAt =
+      kStaging + (kResultBoxes ? kConsumers / 128 * kOutputStagingBytes : 0);
   static constexpr int kSlotsEnd = kSlotsAt + kRings * kSlots * kSlotBytes;
   // They take the place of the group's own slots; ragged ones may be on their way already.
   static constexpr int kSumPitch = kRagged ? 32 * kAccumulators * 4 : kSlots * kSlotBytes;
   static constexpr int kGroupSums = kRagged ? kSlotsEnd : kSlotsAt + kRowWarps * kSumPitch;
-  static constexpr int kSharedBytes =
+  static constexpr int kBarriers =
       kSlotsEnd + (kRagged && kDepthGroups > 1 ? kRowWarps * kSumPitch : 0);
+  static constexpr int kSlotBarriers = kBarriers + 256;
+  static constexpr int kSharedBytes = kSlotBarriers + (kBlockSlots ? 16 * kSlots : 0);
   static_assert(kSharedBytes <= 227 * 1024, "what a block may have");
   static_assert(16 * kStages + 8 + 8 * ((kStrips / 2 + 1) / 2) <= 256,
                 "two a stage, those of an exchange");
-  static_assert(!kRagged || 16 * kSlots <= 128, "two a slot");
+};
+
+// A place in the sequence of slots that a block goes through, tile after tile.
+template <typename Tile>
+struct SlotCursor {
+  int slot;
+  uint32_t parity;
+
+  __device__ __forceinline__ explicit SlotCursor(int position)
+      : slot(position % Tile::kSlots), parity(position / Tile::kSlots & 1) {}
+  // Without a branch: with one in a loop of tensor cores' instructions the compiler has each wait
+  // for the one before it.
+  __device__ __forceinline__ void advance(int count) {
+    const int next = slot + count;
+    const bool wraps = next >= Tile::kSlots;
+    slot = wraps ? next - Tile::kSlots : next;
+    parity ^= wraps ? 1 : 0;
+  }
 };
 
 }  // namespace my_ops

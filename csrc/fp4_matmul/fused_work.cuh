@@ -68,12 +68,13 @@ struct FusedWorks {
 };
 
 // The first of a warp's 16 rows of the weight in a tile. The last ones overlap those before where N
-// is not a multiple of 16; those are not stored (StripWriter). Ragged slots have zeros behind N.
+// is not a multiple of 16; those are not stored (StripWriter). The slots
+// of a block have zeros behind N.
 template <typename Tile>
 __device__ __forceinline__ int warp_row(const FusedArguments& args, const FusedWork& work,
                                         int warp) {
   const int row = work.row_tile * Tile::kRows + warp % Tile::kRowWarps * 16;
-  return Tile::kRagged ? row : min(row, static_cast<int>(args.out.N) - 16);
+  return Tile::kBlockSlots ? row : min(row, static_cast<int>(args.out.N) - 16);
 }
 
 template <typename Tile>

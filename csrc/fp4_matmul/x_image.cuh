@@ -16,6 +16,21 @@
 namespace my_ops {
 
 constexpr int kImageDepth = 128;
+// Where the 32 elements of K that k is one of lie: in which step, in which lane of a quad. A lane
+// has 64 of two steps, half of these in each, as it has codes (HalfStep).
+struct ImagePlace {
+  int step, lane;
+};
+
+__host__ __device__ constexpr ImagePlace image_place(int k) {
+  return {k / 256 * 2 + k % 64 / 32, k % 256 / 64};
+}
+
+// The first of the 32 that a lane has of a step.
+__host__ __device__ constexpr int image_first_k(int step, int lane) {
+  return step / 2 * 256 + lane * 64 + step % 2 * 32;
+}
+
 constexpr int kImageThreads = 128, kImageSteps = kImageThreads / 4;  // a quad of lanes for a step
 
 struct ImageLayout {
@@ -43,13 +58,13 @@ struct ImageLayout {
   }
 };
 
-// A quad of lanes brings the 128 elements of one row and step, lane t those from 32 t on: `words`
+// A quad of lanes brings the 128 elements of one row and step (image_first_k): `words`
 // gives 8 elements in the order of decoded codes.
 template <typename Words>
 __device__ __forceinline__ void write_image(const ImageLayout& layout, Words&& words) {
   const unsigned m = blockIdx.x;
   const int step = blockIdx.y * kImageSteps + threadIdx.x / 4, t = threadIdx.x % 4;
-  const int k0 = step * kImageDepth + t * 32;
+  const int k0 = image_first_k(step, t);
   uint8_t* row = layout.row(m, step);
   asm volatile("" : "+l"(row));  // computed now, not when x is here
   // In this order: what the fused kernel reads early, the weight, is then as old as x.

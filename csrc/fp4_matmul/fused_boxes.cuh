@@ -1,0 +1,170 @@
+// How the copy engine brings the weight into the fused kernel: a step of all rows of a tile in one
+// box, its scales in another. Device only, sm_90a, needs no torch.
+//
+// Warps that copy for themselves (WeightRing) spend 480 instructions on a step of 16 products of
+// the tensor cores, these 400, which at 64 rows of x takes 1600 cycles instead of 1820: the tensor
+// cores leave an instruction of each pipe time every fourth cycle only. 19.5 us for 20.7 at 8192 x
+// 8192, 62 for 67 at 28672 x 8192.
+//
+// At the start of a block the engine is slow, as it has to ask for its maps first, so warps bring
+// the first step: 20.7 us without that. Also slower: two steps by the warps, or boxes on their way
+// before x is, in whose way they come (20.6); fewer slots (20.2) or shorter stages of x.
+#pragma once
+
+#include "common/sm90_bulk_copy.cuh"
+#include "common/sm90_mbarrier.cuh"
+#include "common/sm90_wgmma.cuh"
+#include "fp4_matmul/fused_work.cuh"
+#include "fp4_matmul/tensor_core.cuh"
+
+namespace my_ops {
+
+// The first of the bytes of a row of scales that come in a step's box, its own among them.
+template <typename Tile>
+__device__ __forceinline__ int first_scale(int step) {
+  return step * Tile::kRowScales / kBoxScales * kBoxScales;
+}
+
+// The place of a step in the sequence that a block goes through, and the barriers of its slot.
+template <typename Tile>
+struct BoxCursor : SlotCursor<Tile> {
+  const uint32_t base;
+
+  __device__ __forceinline__ BoxCursor(uint32_t base, int position)
+      : SlotCursor<Tile>(position), base(base) {}
+  __device__ __forceinline__ uint32_t full() const {
+    return base + Tile::kSlotBarriers + this->slot * 8;
+  }
+  __device__ __forceinline__ uint32_t empty() const { return full() + Tile::kSlots * 8; }
+  __device__ __forceinline__ uint32_t memory() const {
+    return base + Tile::kSlotsAt + this->slot * Tile::kSlotBytes;
+  }
+};
+
+// Of one thread: asks for the boxes of this block's works, one step after the other, from the
+// second on.
+template <typename Tile>
+class BoxProducer {
+ public:
+  __device__ __forceinline__ static void begin(const FusedArguments& args, uint32_t base) {
+    sm90::prefetch_map(args.codes_map);
+    sm90::prefetch_map(args.scales_map);
+    const BoxCursor<Tile> first(base, 0);
+    for (int slot = 0; slot < Tile::kSlots; ++slot) {
+      sm90::init_barrier(first.full() + slot * 8, 1);
+      sm90::init_barrier(first.empty() + slot * 8, Tile::kRowWarps);
+    }
+    sm90::fence_barrier_init();
+    sm90::arrive(first.full());  // the warps know themselves when it is here
+  }
+
+  __device__ __forceinline__ BoxProducer(const FusedArguments& args, const FusedWorks& works,
+                                         uint32_t base)
+      : args_(args), works_(works), cursor_(base, 0), number_(works.first) {
+    begin_work();
+    go_on();
+  }
+
+  __device__ __forceinline__ void copy_all() {
+#pragma unroll 1
+    for (; number_ < works_.end; go_on()) {
+      sm90::wait_barrier(cursor_.empty(), cursor_.parity ^ 1);
+      sm90::arrive_expecting(cursor_.full(), Tile::kSlotBytes);
+      sm90::box_copy(cursor_.memory(), args_.codes_map, row_, step_ * (kFusedDepth / 2),
+                     cursor_.full());
+      sm90::box_copy(cursor_.memory() + Tile::kCodeBytes, args_.scales_map, row_,
+                     first_scale<Tile>(step_), cursor_.full());
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void begin_work() {
+    const FusedWork work = works_.template at<Tile>(number_);
+    row_ = work.row_tile * Tile::kRows;
+    step_ = work.first_step;
+    end_step_ = work.end_step;
+  }
+
+  __device__ __forceinline__ void go_on() {
+    cursor_.advance(1);
+    if (++step_ < end_step_) return;
+    number_ += works_.stride;
+    begin_work();
+  }
+
+  const FusedArguments& args_;
+  const FusedWorks& works_;
+  BoxCursor<Tile> cursor_;
+  int number_, row_, step_, end_step_;
+};
+
+// The slots as a warp that decodes goes through them: WeightRing's part in multiply().
+template <typename Tile>
+struct BoxRing {
+  static_assert(!Tile::kWeightBoxes || Tile::kDepthGroups == 1, "every warp has every step");
+  BoxCursor<Tile> cursor;
+  int shift = 0;  // from where a box of scales begins to those of the step
+  int left = 0;   // steps from the cursor's on
+
+  __device__ __forceinline__ BoxRing(const FusedArguments&, uint32_t base, int /*warp*/)
+      : cursor(base, 0) {}
+
+  // Asks for what the warp has of a block's first step.
+  __device__ __forceinline__ void fetch_first(const FusedArguments& args, const FusedWork& work,
+                                              int warp) const {
+    const int lane = threadIdx.x % 32, first_row = warp * 16;
+    const int64_t n = work.row_tile * Tile::kRows + first_row;
+    const int valid = n < args.out.N ? 16 : 0;  // as in boxes zeros behind the last row
+    const int64_t code_bytes = args.out.K / 2;
+    const int64_t scale_bytes = args.out.K / fp4_block_size(Tile::kFormat);
+    const int row = first_row + lane / 8;
+    const uint32_t slot = cursor.memory();
+    const uint8_t* const codes = args.codes + (n + lane / 8) * code_bytes +
+                                 (work.first_step * (kFusedDepth / 2) + lane % 8 * 16);
+#pragma unroll
+    for (int r = 0; r < 16; r += 4) {
+      const int chunk = sm90::swizzled_chunk<128>((row + r) % 8, lane % 8);
+      copy_async_to<16>(slot + (row + r) * 128 + chunk * 16, codes + r * code_bytes, valid);
+    }
+    if (lane < 16) {
+      copy_async_to<16>(slot + Tile::kCodeBytes + (first_row + lane) * Tile::kScalePitch,
+                        args.scales + (n + lane) * scale_bytes + first_scale<Tile>(work.first_step),
+                        16);
+    }
+  }
+
+  // Waits for it.
+  __device__ __forceinline__ void wait_for_first() const {
+    copy_async_commit();
+    copy_async_wait<0>();
+    __syncwarp();
+  }
+
+  __device__ __forceinline__ void aim(const FusedWork& work, int position) {
+    cursor.slot = position % Tile::kSlots;
+    cursor.parity = position / Tile::kSlots & 1;
+    left = work.steps();
+    shift = work.first_step * Tile::kRowScales % kBoxScales;
+  }
+
+  __device__ __forceinline__ void begin(int /*position*/) const {}
+  // The shared address of the slot, when its bytes are there.
+  __device__ __forceinline__ uint32_t next() const {
+    sm90::wait_barrier(cursor.full(), cursor.parity);
+    return cursor.memory();
+  }
+
+  // The warp has read the slot; gives the next one. Without a branch, which the tensor cores'
+  // instructions do not bear: behind the last step it waits for that once more, before others may
+  // fill it.
+  __device__ __forceinline__ uint32_t release_for_next() {
+    const uint32_t read = cursor.empty();
+    cursor.advance(--left > 0 ? 1 : 0);
+    shift ^= kBoxScales - Tile::kRowScales;
+    const uint32_t slot = next();
+    if (threadIdx.x % 32 == 0) sm90::arrive(read);
+    return slot;
+  }
+};
+
+}  // namespace my_ops

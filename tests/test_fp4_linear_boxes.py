@@ -1,0 +1,74 @@
+"""fp4_linear on CUDA where the copy engine brings the weight to the fused kernel
+(csrc/fp4_matmul/fused_boxes.cuh)."""
+
+import pytest
+import torch
+from fp4_reference import FORMATS, values
+from test_fp4_linear import assert_linear
+
+import my_ops
+
+pytestmark = pytest.mark.cuda
+
+# Tiles of 64 and of 128 rows of x; one block of a cluster and two; one tile of a block and several,
+# of one step and of many; rows of the weight that fill the last tile and that do not.
+SIZES = [
+    (64, 8192, 8192),
+    (33, 8192, 8192),
+    (128, 8192, 8192),
+    (40, 4096, 14336),
+    (100, 4096, 8208),
+    (64, 512, 20000),
+    (200, 256, 20000),
+    (128, 2048, 4096),
+    (300, 1024, 4112),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize(("M", "K", "N"), SIZES)
+def test_products(format, dtype, M, K, N):
+    q = my_ops.fp4_quantize(torch.randn(N, K, device="cuda"), format)
+    x = torch.randn(M, K, device="cuda", dtype=dtype)
+    bias = torch.randn(N, device="cuda")
+    y = my_ops.fp4_linear(x, q, bias)
+    assert_linear(y, x.double(), values(q), bias.double())
+    for _ in range(20):
+        assert torch.equal(my_ops.fp4_linear(x, q, bias), y)
+    assert torch.equal(my_ops.fp4_linear(x.t().contiguous().t(), q, bias), y)
+    same = my_ops.fp4_linear(x[:1].expand(M, K), q)
+    assert torch.equal(same, same[:1].expand(M, N))
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize(("M", "K", "N"), SIZES)
+def test_what_is_no_number(format, M, K, N):
+    """In a scale it shows in that row of the weight, in x in that row of x, and nowhere else."""
+    q = my_ops.fp4_quantize(torch.randn(N, K, device="cuda"), format)
+    x = torch.randn(M, K, device="cuda", dtype=torch.bfloat16)
+    y = my_ops.fp4_linear(x, q)
+    q.scale_bytes[N - 1, -1] = 0x7F if format == "nvfp4" else 0xFF
+    x[5, 0] = torch.nan
+    changed = my_ops.fp4_linear(x, q)
+    assert changed[5].isnan().all()
+    assert changed[:, N - 1].isnan().all()
+    changed[5], changed[:, N - 1] = y[5], y[:, N - 1]
+    assert torch.equal(changed, y)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_products_one_after_the_other(format):
+    """A product starts while the one before it ends, which may have written its x."""
+    q = my_ops.fp4_quantize(torch.randn(8192, 8192, device="cuda") / 64, format)
+    x = torch.randn(64, 8192, device="cuda", dtype=torch.bfloat16)
+    expected = [x]
+    for _ in range(6):
+        expected.append(my_ops.fp4_linear(expected[-1], q))
+        torch.cuda.synchronize()
+    for _ in range(10):
+        y = x
+        for step in expected[1:]:
+            y = my_ops.fp4_linear(y, q)
+            assert y.shape == step.shape
+        assert torch.equal(y, expected[-1])
