@@ -68,8 +68,8 @@ struct FusedWorks {
 };
 
 // The first of a warp's 16 rows of the weight in a tile. The last ones overlap those before where N
-// is not a multiple of 16; those are not stored (StripWriter). The slots
-// of a block have zeros behind N.
+// is not a multiple of 16; those are not stored (StripWriter). Slots of a block have zeros behind
+// N.
 template <typename Tile>
 __device__ __forceinline__ int warp_row(const FusedArguments& args, const FusedWork& work,
                                         int warp) {
