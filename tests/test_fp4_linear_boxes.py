@@ -10,7 +10,7 @@ import my_ops
 
 pytestmark = pytest.mark.cuda
 
-# Tiles of 64 and of 128 rows of x; one block of a cluster and two; one tile of a block and several,
+# One block of a cluster and two; one tile of a block and several,
 # of one step and of many; rows of the weight that fill the last tile and that do not.
 SIZES = [
     (64, 8192, 8192),

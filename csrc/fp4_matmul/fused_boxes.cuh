@@ -129,7 +129,7 @@ struct BoxRing {
     if (lane < 16) {
       copy_async_to<16>(slot + Tile::kCodeBytes + (first_row + lane) * Tile::kScalePitch,
                         args.scales + (n + lane) * scale_bytes + first_scale<Tile>(work.first_step),
-                        16);
+                        valid);
     }
   }
 

@@ -1,12 +1,13 @@
-// How a weight that is not ragged comes into the fused kernel. Device only, needs no torch.
+// How a weight that is neither ragged nor in boxes comes into the fused kernel: by copies of the
+// warps that decode it. Device only, needs no torch.
 #pragma once
 
 #include "fp4_matmul/fused_tile.cuh"
 
 namespace my_ops {
 
-// A warp's ring of codes and scales of its 16 rows, where these are not ragged: slots that the warp
-// fills with asynchronous copies of its own, kSlots - 1 steps ahead. A step is 128 bytes of every
+// A warp's ring of codes and scales of its 16 rows: slots that the warp fills with asynchronous
+// copies of its own, kSlots - 1 steps ahead. A step is 128 bytes of every
 // row: with half of that the copies alone take 13.9 us at 8192 x 8192, with these 10.5.
 template <typename Tile>
 struct WeightRing {

@@ -11,9 +11,9 @@
 // Every warp copying its own rows, codes by 8 bytes and scales by 4, is in its own way: at 5003 x
 // 4112, bfloat16 and NVFP4, M = 64 took 16.9 us (17.3 with K in three parts) and takes 14.7 (in
 // three), M = 128 20.4 and 19.4, M = 256 35.3 and 34.1; M = 128 at 8200 x 8208 38.4 and 32.2. Rows
-// that are not ragged are better off with their rings, which begin sooner: 13.0 for 14.3 at M = 64,
-// 5003 x 4160. Codes copied by warps, too: 33.0 for 31.6 at M = 256 by tiles of 128. Both from the
-// kernel's first instructions on: 15.2 for 14.7 at M = 64, as x comes later.
+// that are not ragged are better off with rings (or fused_boxes.cuh), which begin sooner: 13.0
+// for 14.3 at M = 64, 5003 x 4160. Codes copied by warps, too: 33.0 for 31.6 at M = 256 by tiles of
+// 128. Both from the kernel's first instructions on: 15.2 for 14.7 at M = 64, as x comes later.
 #pragma once
 
 #include "common/sm90_bulk_copy.cuh"

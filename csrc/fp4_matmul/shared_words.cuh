@@ -21,10 +21,6 @@ __device__ __forceinline__ uint4 load_shared16(uint32_t address) {
   return v;
 }
 
-__device__ __forceinline__ void store_shared8(uint32_t address, const uint2& v) {
-  asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(address), "r"(v.x), "r"(v.y) : "memory");
-}
-
 __device__ __forceinline__ void store_shared16(uint32_t address, const uint4& v) {
   asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v.x), "r"(v.y),
                "r"(v.z), "r"(v.w)

@@ -1,6 +1,7 @@
-// x [M, K] as the fused kernel wants it in shared memory: per tile of `tokens` rows and step of 128
-// along K two blocks [tokens, 64] with the hardware's 128-byte swizzle, elements in the order in
-// which codes are decoded (fp4_fragment.cuh), zeros past M and K. Device only, needs no torch.
+// x [M, K] as the fused kernel wants it in shared memory: per tile of `tokens` rows and 128 along
+// K (ImagePlace) two blocks [tokens, 64] with the hardware's 128-byte swizzle, elements in the
+// order in which codes are decoded (fp4_fragment.cuh), zeros past M and K. Device only, needs no
+// torch.
 #pragma once
 
 #include <cstdint>
