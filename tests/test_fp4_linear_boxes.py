@@ -10,8 +10,8 @@ import my_ops
 
 pytestmark = pytest.mark.cuda
 
-# One block of a cluster and two; one tile of a block and several,
-# of one step and of many; rows of the weight that fill the last tile and that do not.
+# One block of a cluster and two; one tile of a block and several, of one step and of many; rows of
+# the weight that fill the last tile and that do not.
 SIZES = [
     (64, 8192, 8192),
     (33, 8192, 8192),

@@ -180,7 +180,7 @@ def fp4():
 # tile of the fused kernel, one with K in two slices; what is too small or too odd for both; what
 # has a kernel for the gradient of x; rows of the weight that no vectors of 16 bytes reach, and one
 # row of x with them; panels that the copy engine brings; results that it stores; K in parts of
-# several clusters.
+# several clusters; a last tile of boxes that is not full.
 LINEAR_SHAPES = [
     *((1, 1030, 1024), (5, 1030, 2080), (8, 70, 16384)),
     *((9, 1030, 1024), (40, 1030, 2048), (97, 5000, 256), (193, 5000, 256), (385, 5000, 256)),
@@ -191,7 +191,7 @@ LINEAR_SHAPES = [
     *((9, 520, 4096), (3, 7200, 4096), (16, 8200, 6144), (13, 14340, 5120)),
     *((1, 4104, 2048), (7, 4104, 2048), (21, 8200, 4608), (29, 4104, 2560)),
     *((1530, 4112, 256), (2000, 2192, 2304)),
-    *((50, 310, 6144), (120, 5003, 3072), (120, 5003, 3088)),
+    *((50, 310, 6144), (120, 5003, 3072), (120, 5003, 3088), (70, 20000, 512)),
     *((8, 2200, 1040), (13, 1030, 1040)),
     *((300, 1030, 2064), (1, 1030, 2096), (3, 5000, 272), (13, 5000, 272), (3, 8203, 144)),
     *((1, 533, 4112), (1, 533, 4128), (1, 533, 4336), (1, 533, 4320)),
