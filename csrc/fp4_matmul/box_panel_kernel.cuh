@@ -2,11 +2,12 @@
 // only, sm_90a, needs no torch.
 //
 // A block owns a panel of the weight, 16 kTiles rows and all of K, as in the panel kernel
-// (panel_kernel.cuh), which has the weights whose rows of scales are no multiples of 16 bytes. Here
-// two warps, a team, share every kTeams-th step of K; one of them asks for a step of the panel in
-// one box, its scales in another, x in a third. That leaves 22 instructions for eight codes of a
-// lane where the panel kernel has 27, and as x lies in registers for half a step only, 16 warps
-// have room where eight had. Sums of all warps are added at last, in their order.
+// (panel_kernel.cuh), which has what the copy engine cannot read: weights whose rows of scales are
+// no multiples of 16 bytes, an x of overlapping rows; and a short K (plan_box_panel). Here two
+// warps, a team, share every kTeams-th step of K; one of them asks for a step of the panel in one
+// box, its scales in another, x in a third. That leaves 22 instructions for eight codes of a lane
+// where the panel kernel has 27, and as x lies in registers for half a step only, 16 warps have
+// room where eight had. Sums of all warps are added at last, in their order.
 //
 // 13.2 us for the panel kernel's 15.0 at M = 16, 8192 x 8192, bfloat16 and NVFP4, of which copies
 // alone take 11.2 and the arithmetic alone 11.9; 12.3 for 14.7 (4096 x 14336), 44.8 for 50 (28672 x

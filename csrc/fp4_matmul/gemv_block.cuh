@@ -27,9 +27,9 @@ struct GemvTile {
   static constexpr int kGroups = 1;                       // of rows of x
   // Of a slice, the codes from a lane's first to the next lane's, and from its 32 of one place to
   // those of the other. NVFP4 in rows that lie as in memory: 64 in line, whose four scales two
-  // words hold. All rows of a unit have these in the same bank, which 7.1 us at 5003 x 4112 have
-  // half as often as 7.55 with places apart. No better for MXFP4, and for rows with a pitch 5.8
-  // for 5.7 (4000 x 4128).
+  // words hold. As all rows of a unit have their scales in the same bank, lanes then wait for each
+  // other half as often as with places apart: 7.1 us for 7.55 at 5003 x 4112. No better for MXFP4,
+  // and for rows with a pitch 5.8 for 5.7 (4000 x 4128).
   static constexpr bool kInLine = kFlat && kFormat == Fp4Format::nvfp4;
   static constexpr int kLaneStep = kInLine ? 64 : 32, kPlaceStep = kInLine ? 32 : 128;
 };

@@ -43,13 +43,13 @@ inline void divide_into_panels(PanelPlan& plan, int64_t N, int sms) {
 
 // For panels that the copy engine brings (box_panel_kernel.cuh), where it can: rows of scales are
 // multiples of 16 bytes. A short K is for the kernels without its maps, which take time to
-// come: 5.9 us at M = 16, 8192 x 2048, and 5.75 in the panel kernel, but 7.0 and 7.65 at 8192 x
+// come: 5.9 us at M = 16, 8192 x 2048, for 5.75 of the panel kernel, but 7.0 for 7.65 at 8192 x
 // 2560. Up to eight rows of x are for the stream kernel unless all panels are there at once and on
-// most SMs: 6.5 and 5.8 us at M = 8, 2048 x 8192; 4.6 and 5.0 at 4096 x 4096, 18.9 and 22.4 at 8192
-// x 14336. It spares one or two rows some of the arithmetic: 7.4 and 7.2 at M = 1, 8192 x 4096. Up
-// to 32 rows are for it in panels of two tiles, and 24 in panels of four: 6.6 us for 9.4 of the
-// fused kernel at M = 32, 4096 x 4096, 17.1 for 19.6 at 4096 x 14336, 15.8 for 17.3 at M = 24, 8192
-// x 8192, but 18.6 at M = 32.
+// most SMs: 6.5 us for its 5.8 at M = 8, 2048 x 8192, but 4.6 for 5.0 at 4096 x 4096, 18.9 for 22.4
+// at 8192 x 14336. The stream kernel spares one or two rows some of the arithmetic: 7.4 for its 7.2
+// at M = 1, 8192 x 4096. Up to 32 rows are for the copy engine in panels of two tiles, and 24 in
+// panels of four: 6.6 us for 9.4 of the fused kernel at M = 32, 4096 x 4096, 17.1 for 19.6 at 4096
+// x 14336, 15.8 for 17.3 at M = 24, 8192 x 8192, but 18.6 at M = 32.
 constexpr int kBoxPanelTokens = 32;  // rows of x at most
 
 inline PanelPlan plan_box_panel(int64_t M, int64_t N, int64_t K, int scale_block, int sms) {
@@ -104,7 +104,7 @@ constexpr int kRaggedPanelX = 128;  // where x begins
 constexpr int64_t ragged_panel_bytes(int tiles, int groups, int warps, int64_t K, int scale_block) {
   const int64_t x = int64_t{warps} * groups * 8 * kStreamDepth * 2;
   const int64_t tile = kStreamRows * (K / 2 + ceil_div(K, int64_t{scale_block})) + 32;
-  return std::max<int64_t>(kRaggedPanelX + x + tiles * tile + kStreamDepth / 2, kRaggedLeastBytes);
+  return std::max<int64_t>(kRaggedPanelX + x + tiles * tile + kStreamDepth / 2, kMoreThanHalfAnSm);
 }
 
 // All panels at once, of two or three tiles, and as many warps as fit that all have as many steps

@@ -17,10 +17,6 @@ namespace my_ops {
 
 constexpr int kRaggedDepth = 16;  // what divides K
 
-// More than half of an SM, of blocks that have rows in shared memory whole: where two fit, some SMs
-// get two while others have none, 9.6 us at M = 1, 4000 x 4128, for 6.8.
-constexpr int kRaggedLeastBytes = 116 * 1024;
-
 // Whether rows of scales start anywhere. Where not, rows of codes start at multiples of 16 bytes.
 constexpr bool rows_are_ragged(int64_t K, int scale_block) { return K % (4 * scale_block) != 0; }
 

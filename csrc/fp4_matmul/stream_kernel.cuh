@@ -8,12 +8,12 @@
 // mma's operand A, x is B. Nothing waits for another warp until the sums of four tiles are added,
 // in the order of K. A longer K takes another pass over these four tiles.
 //
-// 11.9, 12.4 and 12.8 us at M = 1, 4 and 8, 8192 x 8192, bfloat16 and NVFP4, for 9.4 of reading
-// alone: decoding takes the time of reading. No faster: x straight into registers (14.3 and 15.6 at
-// M = 4 and 8), codes and scales by a table in shared memory (15.2 for 14.2), K divided between two
-// blocks of a cluster (2 us more), steps of 128 codes, two to four ahead (14.1 to 14.4), half as
-// many registers and two kernels on an SM (13.8 to 16.0), x in shared memory alone with a barrier
-// for each part of it (17.6 at M = 4, 26 at M = 8).
+// 11.9, 12.4 and 12.8 us at M = 1, 4 and 8, 8192 x 8192, bfloat16 and NVFP4, which box panels have
+// now, for 9.4 of reading alone: decoding takes the time of reading. No faster: x straight into
+// registers (14.3 and 15.6 at M = 4 and 8), codes and scales by a table in shared memory (15.2
+// for 14.2), K divided between two blocks of a cluster (2 us more), steps of 128 codes, two to four
+// ahead (14.1 to 14.4), half as many registers and two kernels on an SM (13.8 to 16.0), x in shared
+// memory alone with a barrier for each part of it (17.6 at M = 4, 26 at M = 8).
 #pragma once
 
 #include "common/overlap.cuh"

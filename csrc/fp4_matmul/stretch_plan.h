@@ -90,7 +90,7 @@ inline StretchPlan plan_stretch(int64_t M, int64_t N, int64_t K, int scale_block
   }
   plan.slots = fit(sums);
   if (plan.slots < std::min(most, 2)) return {};
-  plan.bytes = std::max(plan.slots_at + plan.slots * plan.slot_bytes + sums, kRaggedLeastBytes);
+  plan.bytes = std::max(plan.slots_at + plan.slots * plan.slot_bytes + sums, kMoreThanHalfAnSm);
   return plan;
 }
 

@@ -35,7 +35,8 @@
 namespace my_ops {
 
 constexpr int kBackwardLaneThreads = 128;
-constexpr int kBackwardVectors = 4;  // chunks of a thread where blocks own rows
+// Chunks of a thread where blocks own rows; of some ragged ones 5 or 6 (ragged_config).
+constexpr int kBackwardVectors = 4;
 
 // 16 warps on an SM, 64 KB in flight; 12 where 16-bit rows are shifted and have edges; 28 where two
 // chunks of float32 are all that a thread has in flight (256 columns: 91 % of the copy rate with
