@@ -62,6 +62,29 @@ def assert_linear(actual, x, w, bias=None):
     assert (error <= (8 + 2 * x.shape[-1] ** 0.5) * 2**-24 * magnitude + rounding).all()
 
 
+def cuda_operands(M, K, N, dtype, format):
+    q = my_ops.fp4_quantize(torch.randn(N, K, device="cuda"), format)
+    return torch.randn(M, K, device="cuda", dtype=dtype), q
+
+
+def in_wider_rows(x, before, behind):
+    """x as columns of a wider matrix, which has so many more on either side."""
+    rows = torch.empty(x.shape[0], before + x.shape[1] + behind, device=x.device, dtype=x.dtype)
+    return rows[:, before : rows.shape[1] - behind].copy_(x)
+
+
+def check_products(x, q):
+    """Exact, the same bits every time and from either layout of x, and in equal rows of x."""
+    bias = torch.randn(q.shape[0], device=x.device)
+    y = my_ops.fp4_linear(x, q, bias)
+    assert_linear(y, x.double(), values(q), bias.double())
+    for _ in range(20):
+        assert torch.equal(my_ops.fp4_linear(x, q, bias), y)
+    assert torch.equal(my_ops.fp4_linear(x.t().contiguous().t(), q, bias), y)
+    same = my_ops.fp4_linear(x[:1].expand_as(x), q)
+    assert torch.equal(same, same[:1].expand_as(same))
+
+
 def derivatives(layer, *inputs):
     """The gradients of a loss by `inputs`, and those of their own squares."""
     first = torch.autograd.grad(layer(*inputs).pow(3).sum(), inputs, create_graph=True)
@@ -360,16 +383,15 @@ BOX_PANELS = [
 def test_panels_of_any_layout(format, dtype, M, K, N):
     """Also where the copy engine cannot read an operand; a scale that is a NaN shows in its row
     alone, as do Inf and NaN in rows of x."""
-    q = my_ops.fp4_quantize(torch.randn(N, K, device="cuda"), format)
-    x = torch.randn(M, K, device="cuda", dtype=dtype)
+    x, q = cuda_operands(M, K, N, dtype, format)
     bias = torch.randn(N, device="cuda", dtype=dtype)
     exact = x.double()
     y = my_ops.fp4_linear(x, q, bias)
     assert_linear(y, exact, values(q), bias.double())
     assert torch.equal(my_ops.fp4_linear(x, q, bias), y)
-    strided = torch.empty(M, K + 16, device="cuda", dtype=dtype)[:, 8:-8].copy_(x)
+    strided = in_wider_rows(x, 8, 8)
     assert torch.equal(my_ops.fp4_linear(strided, q, bias), y)
-    odd = torch.empty(M, K + 3, device="cuda", dtype=dtype)[:, 1:-2].copy_(x)
+    odd = in_wider_rows(x, 1, 2)
     assert_linear(my_ops.fp4_linear(odd, q), exact, values(q))
     assert_linear(my_ops.fp4_linear(x[:1].expand(M, K), q), exact[:1].expand(M, K), values(q))
     memory = q.packed, moved(q.scale_bytes, 4)
@@ -406,16 +428,15 @@ MANY_ROWS = [
 def test_many_rows_of_any_layout(format, dtype, M, K, N):
     """Tiles of 192 and 256 rows: with sums of two blocks, with x for two blocks, with both; with
     results that the copy engine stores (N a multiple of 16)."""
-    q = my_ops.fp4_quantize(torch.randn(N, K, device="cuda"), format)
-    x = torch.randn(M, K, device="cuda", dtype=dtype)
+    x, q = cuda_operands(M, K, N, dtype, format)
     y = my_ops.fp4_linear(x, q)
     assert_linear(y, x.double(), values(q))
     bias = torch.randn(N, device="cuda", dtype=dtype)
     for out_dtype in (torch.float16, torch.bfloat16):
         biased = my_ops.fp4_linear(x, q, bias, out_dtype=out_dtype)
         assert_linear(biased, x.double(), values(q), bias.double())
-    strided = torch.empty(M, K + 16, device="cuda", dtype=dtype)[:, 8:-8].copy_(x)
-    odd = torch.empty(M, K + 3, device="cuda", dtype=dtype)[:, 1:-2].copy_(x)
+    strided = in_wider_rows(x, 8, 8)
+    odd = in_wider_rows(x, 1, 2)
     for view in (strided, odd, x.t().contiguous().t()):
         assert torch.equal(my_ops.fp4_linear(view, q), y)
     assert torch.equal(my_ops.fp4_linear(x[:1].expand(M, K), q), y[:1].expand(M, N))

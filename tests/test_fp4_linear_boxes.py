@@ -3,8 +3,8 @@
 
 import pytest
 import torch
-from fp4_reference import FORMATS, values
-from test_fp4_linear import assert_linear
+from fp4_reference import FORMATS
+from test_fp4_linear import check_products, cuda_operands
 
 import my_ops
 
@@ -29,24 +29,14 @@ SIZES = [
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize(("M", "K", "N"), SIZES)
 def test_products(format, dtype, M, K, N):
-    q = my_ops.fp4_quantize(torch.randn(N, K, device="cuda"), format)
-    x = torch.randn(M, K, device="cuda", dtype=dtype)
-    bias = torch.randn(N, device="cuda")
-    y = my_ops.fp4_linear(x, q, bias)
-    assert_linear(y, x.double(), values(q), bias.double())
-    for _ in range(20):
-        assert torch.equal(my_ops.fp4_linear(x, q, bias), y)
-    assert torch.equal(my_ops.fp4_linear(x.t().contiguous().t(), q, bias), y)
-    same = my_ops.fp4_linear(x[:1].expand(M, K), q)
-    assert torch.equal(same, same[:1].expand(M, N))
+    check_products(*cuda_operands(M, K, N, dtype, format))
 
 
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize(("M", "K", "N"), SIZES)
 def test_what_is_no_number(format, M, K, N):
     """In a scale it shows in that row of the weight, in x in that row of x, and nowhere else."""
-    q = my_ops.fp4_quantize(torch.randn(N, K, device="cuda"), format)
-    x = torch.randn(M, K, device="cuda", dtype=torch.bfloat16)
+    x, q = cuda_operands(M, K, N, torch.bfloat16, format)
     y = my_ops.fp4_linear(x, q)
     q.scale_bytes[N - 1, -1] = 0x7F if format == "nvfp4" else 0xFF
     x[5, 0] = torch.nan

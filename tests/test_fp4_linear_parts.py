@@ -4,7 +4,7 @@ each other sums through memory (csrc/fp4_matmul/fused_mail.cuh)."""
 import pytest
 import torch
 from fp4_reference import FORMATS, values
-from test_fp4_linear import assert_linear
+from test_fp4_linear import assert_linear, check_products, cuda_operands
 
 import my_ops
 
@@ -26,30 +26,17 @@ SIZES = [
 ]
 
 
-def operands(M, K, N, dtype, format):
-    q = my_ops.fp4_quantize(torch.randn(N, K, device="cuda"), format)
-    return torch.randn(M, K, device="cuda", dtype=dtype), q
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize(("M", "K", "N"), SIZES)
 def test_products(format, dtype, M, K, N):
-    x, q = operands(M, K, N, dtype, format)
-    bias = torch.randn(N, device="cuda")
-    y = my_ops.fp4_linear(x, q, bias)
-    assert_linear(y, x.double(), values(q), bias.double())
-    for _ in range(20):
-        assert torch.equal(my_ops.fp4_linear(x, q, bias), y)
-    assert torch.equal(my_ops.fp4_linear(x.t().contiguous().t(), q, bias), y)
-    same = my_ops.fp4_linear(x[:1].expand(M, K), q)
-    assert torch.equal(same, same[:1].expand(M, N))
+    check_products(*cuda_operands(M, K, N, dtype, format))
 
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_what_is_no_number(format):
     """A word that was not sent yet has the bits of a NaN."""
-    x, q = operands(64, 4096, 4096, torch.bfloat16, format)
+    x, q = cuda_operands(64, 4096, 4096, torch.bfloat16, format)
     x[5, 77] = torch.nan
     x[9] = -x[9].abs()
     x.view(torch.int16)[7, 9] = -1
@@ -61,7 +48,7 @@ def test_what_is_no_number(format):
 @pytest.mark.parametrize(("M", "K", "N"), SIZES)
 def test_beside_other_work(M, K, N):
     """Clusters that wait for each other need not run at once: others may have the SMs."""
-    x, q = operands(M, K, N, torch.bfloat16, "nvfp4")
+    x, q = cuda_operands(M, K, N, torch.bfloat16, "nvfp4")
     y = my_ops.fp4_linear(x, q)
     large = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
     streams = [torch.cuda.Stream() for _ in range(3)]
@@ -79,7 +66,7 @@ def test_beside_other_work(M, K, N):
 
 @pytest.mark.parametrize(("M", "K", "N"), SIZES)
 def test_in_a_graph(M, K, N):
-    x, q = operands(M, K, N, torch.bfloat16, "nvfp4")
+    x, q = cuda_operands(M, K, N, torch.bfloat16, "nvfp4")
     my_ops.fp4_linear(x, q)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
