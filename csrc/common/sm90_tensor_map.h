@@ -24,23 +24,31 @@ inline auto tensor_map_encoder() {
   return encoder;
 }
 
+// Of any rank, the innermost dimension first, which is dense.
+template <int kRank>
+bool encode_boxes(CUtensorMap& map, CUtensorMapDataType type, const void* data,
+                  const cuuint64_t (&sizes)[kRank], const cuuint64_t (&stride_bytes)[kRank - 1],
+                  const cuuint32_t (&box)[kRank], CUtensorMapSwizzle swizzle) {
+  const auto encoder = tensor_map_encoder();
+  if (encoder == nullptr) return false;
+  cuuint32_t steps[kRank];
+  for (cuuint32_t& step : steps) step = 1;
+  return encoder(&map, type, kRank, const_cast<void*>(data), sizes, stride_bytes, box, steps,
+                 CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
 // A matrix with dense rows that start at multiples of 16 bytes, in boxes of 128 bytes of `box_rows`
 // rows with the hardware's 128-byte swizzle, or of fewer bytes without. False where there is no
 // such map.
 inline bool encode_tensor_map(CUtensorMap& map, CUtensorMapDataType type, int element_bytes,
                               const void* data, int64_t rows, int64_t cols, int64_t row_stride,
                               int box_rows, uint32_t box_bytes = 128) {
-  const auto encoder = tensor_map_encoder();
-  if (encoder == nullptr) return false;
   const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(cols), static_cast<cuuint64_t>(rows)};
   const cuuint64_t stride_bytes[1] = {static_cast<cuuint64_t>(row_stride) * element_bytes};
   const cuuint32_t box[2] = {box_bytes / element_bytes, static_cast<cuuint32_t>(box_rows)};
-  const cuuint32_t steps[2] = {1, 1};
-  return encoder(&map, type, 2, const_cast<void*>(data), sizes, stride_bytes, box, steps,
-                 CU_TENSOR_MAP_INTERLEAVE_NONE,
-                 box_bytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
-                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+  return encode_boxes(map, type, data, sizes, stride_bytes, box,
+                      box_bytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE);
 }
 
 // Of 16-bit elements, as they are.
@@ -54,18 +62,13 @@ inline bool encode_tensor_map(CUtensorMap& map, const void* data, int64_t rows, 
 // row, every part a row of 128 bytes of the swizzle. cols is a multiple of 64.
 inline bool encode_parts_map(CUtensorMap& map, const void* data, int64_t rows, int64_t cols,
                              int64_t row_stride, int box_rows, int box_parts) {
-  const auto encoder = tensor_map_encoder();
-  if (encoder == nullptr) return false;
   const cuuint64_t sizes[3] = {64, static_cast<cuuint64_t>(cols / 64),
                                static_cast<cuuint64_t>(rows)};
   const cuuint64_t stride_bytes[2] = {128, static_cast<cuuint64_t>(row_stride) * 2};
   const cuuint32_t box[3] = {64, static_cast<cuuint32_t>(box_parts),
                              static_cast<cuuint32_t>(box_rows)};
-  const cuuint32_t steps[3] = {1, 1, 1};
-  return encoder(&map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 3, const_cast<void*>(data), sizes,
-                 stride_bytes, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                 CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+  return encode_boxes(map, CU_TENSOR_MAP_DATA_TYPE_UINT16, data, sizes, stride_bytes, box,
+                      CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
 // Of bytes.

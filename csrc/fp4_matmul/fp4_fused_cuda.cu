@@ -46,9 +46,7 @@ FusedPlan plan_for(const Fp4FactorView& b, const TensorView& y) {
                        starts_at_multiple_of(b.scale.const_data_ptr(), 0, ragged ? 1 : 4);
   if (!b.contracts_cols || !aligned) return {};
   const int sms = current_device_properties().multiProcessorCount;
-  FusedPlan plan = plan_fused(y.size(0), y.size(1), b.depth(), ragged, sms);
-  plan.takes_boxes = fused_takes_boxes(plan, y.size(1), b.depth(), fp4_block_size(b.format)) &&
-                     starts_at_multiple_of(b.scale.const_data_ptr(), 0, 16);
+  const FusedPlan plan = plan_fused(y.size(0), y.size(1), b.depth(), ragged, sms);
   using AnyTile = FusedTiles<__half, Fp4Format::nvfp4, false>::Tokens256;
   return runs_wgmma(fp4_fused_kernel<AnyTile>, AnyTile::kThreads) ? plan : FusedPlan{};
 }
@@ -188,7 +186,8 @@ bool fused_arguments(RaggedArguments& args, const Fp4FactorView& b, const Produc
   if (rows_are_ragged(b.depth(), scale_block)) return map_codes(args);
   const int64_t N = out.N, K = out.K;
   plan.takes_boxes =
-      plan.takes_boxes && encode_byte_map(args.codes_map, args.codes, N, K / 2, kFusedRows, 128) &&
+      fused_takes_boxes(plan, N, K, scale_block) && starts_at_multiple_of(args.scales, 0, 16) &&
+      encode_byte_map(args.codes_map, args.codes, N, K / 2, kFusedRows, 128) &&
       encode_byte_map(args.scales_map, args.scales, N, K / scale_block, kFusedRows, kBoxScales);
   return true;
 }

@@ -27,17 +27,18 @@ __device__ __forceinline__ int first_scale(int step) {
 
 // The place of a step in the sequence that a block goes through, and the barriers of its slot.
 template <typename Tile>
-struct BoxCursor : SlotCursor<Tile> {
+struct BoxPlace {
   const uint32_t base;
+  SlotPlace<Tile> place;
 
-  __device__ __forceinline__ BoxCursor(uint32_t base, int position)
-      : SlotCursor<Tile>(position), base(base) {}
+  __device__ __forceinline__ explicit BoxPlace(uint32_t base) : base(base) {}
+  __device__ __forceinline__ void advance(int count) { place = place.ahead(count); }
   __device__ __forceinline__ uint32_t full() const {
-    return base + Tile::kSlotBarriers + this->slot * 8;
+    return base + Tile::kSlotBarriers + place.slot * 8;
   }
   __device__ __forceinline__ uint32_t empty() const { return full() + Tile::kSlots * 8; }
   __device__ __forceinline__ uint32_t memory() const {
-    return base + Tile::kSlotsAt + this->slot * Tile::kSlotBytes;
+    return base + Tile::kSlotsAt + place.slot * Tile::kSlotBytes;
   }
 };
 
@@ -49,7 +50,7 @@ class BoxProducer {
   __device__ __forceinline__ static void begin(const FusedArguments& args, uint32_t base) {
     sm90::prefetch_map(args.codes_map);
     sm90::prefetch_map(args.scales_map);
-    const BoxCursor<Tile> first(base, 0);
+    const BoxPlace<Tile> first(base);
     for (int slot = 0; slot < Tile::kSlots; ++slot) {
       sm90::init_barrier(first.full() + slot * 8, 1);
       sm90::init_barrier(first.empty() + slot * 8, Tile::kRowWarps);
@@ -60,7 +61,7 @@ class BoxProducer {
 
   __device__ __forceinline__ BoxProducer(const FusedArguments& args, const FusedWorks& works,
                                          uint32_t base)
-      : args_(args), works_(works), cursor_(base, 0), number_(works.first) {
+      : args_(args), works_(works), at_(base), number_(works.first) {
     begin_work();
     go_on();
   }
@@ -68,12 +69,11 @@ class BoxProducer {
   __device__ __forceinline__ void copy_all() {
 #pragma unroll 1
     for (; number_ < works_.end; go_on()) {
-      sm90::wait_barrier(cursor_.empty(), cursor_.parity ^ 1);
-      sm90::arrive_expecting(cursor_.full(), Tile::kSlotBytes);
-      sm90::box_copy(cursor_.memory(), args_.codes_map, row_, step_ * (kFusedDepth / 2),
-                     cursor_.full());
-      sm90::box_copy(cursor_.memory() + Tile::kCodeBytes, args_.scales_map, row_,
-                     first_scale<Tile>(step_), cursor_.full());
+      sm90::wait_barrier(at_.empty(), at_.place.parity ^ 1);
+      sm90::arrive_expecting(at_.full(), Tile::kSlotBytes);
+      sm90::box_copy(at_.memory(), args_.codes_map, row_, step_ * (kFusedDepth / 2), at_.full());
+      sm90::box_copy(at_.memory() + Tile::kCodeBytes, args_.scales_map, row_,
+                     first_scale<Tile>(step_), at_.full());
     }
   }
 
@@ -86,7 +86,7 @@ class BoxProducer {
   }
 
   __device__ __forceinline__ void go_on() {
-    cursor_.advance(1);
+    at_.advance(1);
     if (++step_ < end_step_) return;
     number_ += works_.stride;
     begin_work();
@@ -94,7 +94,7 @@ class BoxProducer {
 
   const FusedArguments& args_;
   const FusedWorks& works_;
-  BoxCursor<Tile> cursor_;
+  BoxPlace<Tile> at_;
   int number_, row_, step_, end_step_;
 };
 
@@ -102,12 +102,12 @@ class BoxProducer {
 template <typename Tile>
 struct BoxRing {
   static_assert(!Tile::kWeightBoxes || Tile::kDepthGroups == 1, "every warp has every step");
-  BoxCursor<Tile> cursor;
+  BoxPlace<Tile> at;
   int shift = 0;  // from where a box of scales begins to those of the step
-  int left = 0;   // steps from the cursor's on
+  int left = 0;   // steps from there on
 
   __device__ __forceinline__ BoxRing(const FusedArguments&, uint32_t base, int /*warp*/)
-      : cursor(base, 0) {}
+      : at(base) {}
 
   // Asks for what the warp has of a block's first step.
   __device__ __forceinline__ void fetch_first(const FusedArguments& args, const FusedWork& work,
@@ -118,7 +118,7 @@ struct BoxRing {
     const int64_t code_bytes = args.out.K / 2;
     const int64_t scale_bytes = args.out.K / fp4_block_size(Tile::kFormat);
     const int row = first_row + lane / 8;
-    const uint32_t slot = cursor.memory();
+    const uint32_t slot = at.memory();
     const uint8_t* const codes = args.codes + (n + lane / 8) * code_bytes +
                                  (work.first_step * (kFusedDepth / 2) + lane % 8 * 16);
 #pragma unroll
@@ -141,8 +141,7 @@ struct BoxRing {
   }
 
   __device__ __forceinline__ void aim(const FusedWork& work, int position) {
-    cursor.slot = position % Tile::kSlots;
-    cursor.parity = position / Tile::kSlots & 1;
+    at.place = SlotPlace<Tile>::after(position);
     left = work.steps();
     shift = work.first_step * Tile::kRowScales % kBoxScales;
   }
@@ -150,16 +149,16 @@ struct BoxRing {
   __device__ __forceinline__ void begin(int /*position*/) const {}
   // The shared address of the slot, when its bytes are there.
   __device__ __forceinline__ uint32_t next() const {
-    sm90::wait_barrier(cursor.full(), cursor.parity);
-    return cursor.memory();
+    sm90::wait_barrier(at.full(), at.place.parity);
+    return at.memory();
   }
 
   // The warp has read the slot; gives the next one. Without a branch, which the tensor cores'
   // instructions do not bear: behind the last step it waits for that once more, before others may
   // fill it.
   __device__ __forceinline__ uint32_t release_for_next() {
-    const uint32_t read = cursor.empty();
-    cursor.advance(--left > 0 ? 1 : 0);
+    const uint32_t read = at.empty();
+    at.advance(--left > 0 ? 1 : 0);
     shift ^= kBoxScales - Tile::kRowScales;
     const uint32_t slot = next();
     if (threadIdx.x % 32 == 0) sm90::arrive(read);

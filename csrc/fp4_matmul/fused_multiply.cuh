@@ -22,7 +22,7 @@ __device__ __forceinline__ bool multiply(float (&sums)[Tile::kAccumulators],
   constexpr int kGroupsOfStage = Tile::kStageDepth / 32 / kWords;
   static_assert(kGroupsOfStage >= kBuffers, "a stage is released while the next is in work");
   uint32_t fragments[kBuffers][2 * kWords][4];  // buffer, instruction
-  StageCursor<Tile> cursor((first_position + kDepthGroup) * kStagesOfStep);
+  auto place = StagePlace<Tile>::after((first_position + kDepthGroup) * kStagesOfStep);
   int held = -1;  // the stage before
   using Words = std::conditional_t<Tile::kTakesMap, NaturalHalfStep<Tile>, HalfStep<Tile>>;
   Words words(scale_factor);
@@ -89,8 +89,8 @@ __device__ __forceinline__ bool multiply(float (&sums)[Tile::kAccumulators],
           if (half == 1 && p == 0) next_slot = weight.next(more);
         }
         if (group == 0) {
-          sm90::wait_barrier(barriers.full + cursor.stage * 8, cursor.parity);
-          tile = sm90::tile_address(base + cursor.stage * Tile::kStageBytes);
+          sm90::wait_barrier(barriers.full + place.slot * 8, place.parity);
+          tile = sm90::tile_address(base + place.slot * Tile::kStageBytes);
         }
         // All of the slot is in registers. In another place this, too, has products wait.
         if constexpr (Tile::kWeightBoxes) {
@@ -108,9 +108,9 @@ __device__ __forceinline__ bool multiply(float (&sums)[Tile::kAccumulators],
         }
         sm90::wgmma_commit();
         if (group == kGroupsOfStage - 1) {
-          held = cursor.stage;
+          held = place.slot;
           const bool last = half == 1 && p == 4 / kWords - 1;
-          cursor.advance(last ? 1 + (Tile::kDepthGroups - 1) * kStagesOfStep : 1);
+          place = place.ahead(last ? 1 + (Tile::kDepthGroups - 1) * kStagesOfStep : 1);
         }
       }
     }

@@ -108,8 +108,8 @@ __device__ __forceinline__ void announce_room(uint32_t base, const FusedBarriers
   for (int i = 0; i < exchange.stages(); ++i) {
     const int position = exchange.first_stage(count) + i;
     if (position < 0) continue;
-    const StageCursor<Tile> cursor(position);
-    sm90::wait_barrier(barriers.empty + cursor.stage * 8, cursor.parity);
+    const auto place = StagePlace<Tile>::after(position);
+    sm90::wait_barrier(barriers.empty + place.slot * 8, place.parity);
   }
   for (int b = 0; b < blocks; ++b) sm90::arrive_at_rank(exchange_barriers<Tile>(base), b);
 }

@@ -20,7 +20,7 @@ struct FusedPlan {
   int tail = 0;  // the first tile that is halved along K (FusedWorks); the number of tiles: none is
   bool takes_map = false;
   bool later_tiles = false;  // a block has more than one tile, one after the other
-  bool takes_boxes = false;  // of the weight, set by who knows how it lies (fused_takes_boxes)
+  bool takes_boxes = false;  // of the weight, set where its maps are made (fused_takes_boxes)
 };
 
 constexpr int kFusedRows = 128;                         // of the weight, in every tile

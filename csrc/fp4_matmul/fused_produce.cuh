@@ -14,7 +14,7 @@ namespace my_ops {
 template <typename Tile>
 __device__ __forceinline__ void produce_from_map(const FusedArguments& args, uint32_t base,
                                                  const FusedBarriers<Tile>& barriers,
-                                                 const FusedWork& work, StageCursor<Tile>& cursor,
+                                                 const FusedWork& work, StagePlace<Tile>& place,
                                                  int rank) {
   if (threadIdx.x != Tile::kConsumers) return;
   const int box_rows = args.sharers > 1 ? Tile::kTokens / 2 : Tile::kTokens;
@@ -22,13 +22,12 @@ __device__ __forceinline__ void produce_from_map(const FusedArguments& args, uin
   const int row = work.token_tile * Tile::kTokens + first;
   for (int k = work.first_step * kFusedDepth; k < work.end_step * kFusedDepth;
        k += Tile::kStageDepth) {
-    const uint32_t full = barriers.full + cursor.stage * 8;
-    sm90::wait_barrier(barriers.empty + cursor.stage * 8, cursor.parity ^ 1);
+    const uint32_t full = barriers.full + place.slot * 8;
+    sm90::wait_barrier(barriers.empty + place.slot * 8, place.parity ^ 1);
     sm90::arrive_expecting(full, Tile::kStageBytes);
 #pragma unroll
     for (int b = 0; b < Tile::kStageDepth / 64; ++b) {
-      const uint32_t to =
-          base + cursor.stage * Tile::kStageBytes + (b * Tile::kTokens + first) * 128;
+      const uint32_t to = base + place.slot * Tile::kStageBytes + (b * Tile::kTokens + first) * 128;
       if (work.shared) {
         sm90::box_copy_to_ranks(to, args.x_map, row, k + b * 64, full, 3);
         continue;
@@ -37,28 +36,27 @@ __device__ __forceinline__ void produce_from_map(const FusedArguments& args, uin
         sm90::box_copy(to + r * 128, args.x_map, row + r, k + b * 64, full);
       }
     }
-    cursor.advance(1);
+    place = place.ahead(1);
   }
 }
 
 template <typename Tile>
 __device__ __forceinline__ void produce_from_image(const FusedArguments& args, uint32_t base,
                                                    const FusedBarriers<Tile>& barriers,
-                                                   const FusedWork& work,
-                                                   StageCursor<Tile>& cursor) {
+                                                   const FusedWork& work, StagePlace<Tile>& place) {
   if (threadIdx.x != Tile::kConsumers) return;
   constexpr int64_t kStepBytes = Tile::kStageBytes * Tile::kStagesOfStep;
   const uint8_t* source =
       args.image + (int64_t{work.token_tile} * args.steps + work.first_step) * kStepBytes;
   const int stages = work.steps() * Tile::kStagesOfStep;
   for (int i = 0; i < stages; ++i) {
-    const int stage = cursor.stage;
-    sm90::wait_barrier(barriers.empty + stage * 8, cursor.parity ^ 1);
+    const int stage = place.slot;
+    sm90::wait_barrier(barriers.empty + stage * 8, place.parity ^ 1);
     sm90::arrive_expecting(barriers.full + stage * 8, Tile::kStageBytes);
     sm90::bulk_copy(base + stage * Tile::kStageBytes, source, Tile::kStageBytes,
                     barriers.full + stage * 8);
     source += Tile::kStageBytes;
-    cursor.advance(1);
+    place = place.ahead(1);
   }
 }
 
@@ -66,14 +64,14 @@ template <typename Tile>
 __device__ __forceinline__ void produce_x(const FusedArguments& args, uint32_t base,
                                           const FusedBarriers<Tile>& barriers,
                                           const FusedWorks& works) {
-  StageCursor<Tile> cursor(0);
+  StagePlace<Tile> place;
   int stages = 0;
   for (int number = works.first; number < works.end; number += works.stride) {
     const FusedWork work = works.template at<Tile>(number);
     if constexpr (Tile::kTakesMap) {
-      produce_from_map<Tile>(args, base, barriers, work, cursor, works.rank);
+      produce_from_map<Tile>(args, base, barriers, work, place, works.rank);
     } else {
-      produce_from_image<Tile>(args, base, barriers, work, cursor);
+      produce_from_image<Tile>(args, base, barriers, work, place);
     }
     stages += work.steps() * Tile::kStagesOfStep;
     if (work.split && threadIdx.x == Tile::kConsumers) {

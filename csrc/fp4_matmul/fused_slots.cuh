@@ -44,8 +44,8 @@ template <typename Tile>
 struct WeightSlots {
   const uint32_t full, empty;               // barriers
   uint32_t codes, low_scales, high_scales;  // of this lane's row in slot 0, and of the one 8 below
-  SlotCursor<Tile> cursor{0};
-  int ahead = 0;  // from the cursor to the next slot
+  SlotPlace<Tile> place;
+  int ahead = 0;  // from the place to the next slot
 
   __device__ __forceinline__ WeightSlots(const RaggedArguments& args, uint32_t base, int warp)
       : full(base + Tile::kSlotBarriers), empty(full + Tile::kSlots * 8) {
@@ -60,15 +60,15 @@ struct WeightSlots {
 
   // The first step of a tile has that position.
   __device__ __forceinline__ void begin(int position) {
-    cursor = SlotCursor<Tile>(position);
+    place = SlotPlace<Tile>::after(position);
     ahead = 0;
   }
   // The next slot of this warp, when its bytes are there; where there are no more, the last one.
   __device__ __forceinline__ int next(bool more = true) {
-    cursor.advance(more ? ahead : 0);
+    place = place.ahead(more ? ahead : 0);
     ahead = Tile::kDepthGroups;
-    sm90::wait_barrier(full + cursor.slot * 8, cursor.parity);
-    return cursor.slot;
+    sm90::wait_barrier(full + place.slot * 8, place.parity);
+    return place.slot;
   }
   __device__ __forceinline__ void release(int slot) const {
     __syncwarp();
@@ -124,9 +124,9 @@ class WeightProducer {
   }
 
   __device__ __forceinline__ void produce_step() {
-    const uint32_t full = full_ + cursor_.slot * 8;
-    const uint32_t slot = memory_ + cursor_.slot * Tile::kSlotBytes;
-    sm90::wait_barrier(empty_ + cursor_.slot * 8, cursor_.parity ^ 1);
+    const uint32_t full = full_ + place_.slot * 8;
+    const uint32_t slot = memory_ + place_.slot * Tile::kSlotBytes;
+    sm90::wait_barrier(empty_ + place_.slot * 8, place_.parity ^ 1);
     if (part_ == 0) {
       if (sm90::elect_one()) {
         sm90::arrive_expecting(full, Tile::kCodeBytes);
@@ -138,7 +138,7 @@ class WeightProducer {
       copy_scales(slot + Tile::kCodeBytes + scale_lane() * kUnit);
       arrive_after_copies(full);
     }
-    cursor_.advance(1);
+    place_ = place_.ahead(1);
   }
 
   __device__ __forceinline__ int scale_lane() const {
@@ -172,7 +172,7 @@ class WeightProducer {
   const uint32_t full_, empty_, memory_;
   const int part_;
   const int row_scales_;
-  SlotCursor<Tile> cursor_{0};
+  SlotPlace<Tile> place_;
   int pair_ = 0, column_ = 0;  // of the maps
   // This lane's unit of the next step; what its row has from there on, and how many rows there are.
   const uint8_t* scales_ = nullptr;

@@ -46,23 +46,6 @@ struct FusedBarriers {
   }
 };
 
-// A place in the sequence of stages that a block goes through, tile after tile.
-template <typename Tile>
-struct StageCursor {
-  int stage;
-  uint32_t parity;
-
-  __device__ __forceinline__ explicit StageCursor(int position)
-      : stage(position % Tile::kStages), parity(position / Tile::kStages & 1) {}
-  __device__ __forceinline__ void advance(int count) {
-    stage += count;
-    if (stage >= Tile::kStages) {
-      stage -= Tile::kStages;
-      parity ^= 1;
-    }
-  }
-};
-
 // What a lane decodes of half a step, 128 along K: 32 codes of each of two rows, lane / 4 and the
 // one 8 below.
 template <typename Tile>

@@ -6,6 +6,7 @@
 
 #include <type_traits>
 
+#include "common/ring_place.cuh"
 #include "fp4_matmul/box_output.cuh"
 #include "fp4_matmul/dense_rows.cuh"
 #include "fp4_matmul/fp4_fragment.cuh"
@@ -114,22 +115,10 @@ struct FusedTile {
                 "two a stage, those of an exchange");
 };
 
-// A place in the sequence of slots that a block goes through, tile after tile.
+// Places in the sequences of stages and of slots that a block goes through, tile after tile.
 template <typename Tile>
-struct SlotCursor {
-  int slot;
-  uint32_t parity;
-
-  __device__ __forceinline__ explicit SlotCursor(int position)
-      : slot(position % Tile::kSlots), parity(position / Tile::kSlots & 1) {}
-  // Without a branch: with one in a loop of tensor cores' instructions the compiler has each wait
-  // for the one before it.
-  __device__ __forceinline__ void advance(int count) {
-    const int next = slot + count;
-    const bool wraps = next >= Tile::kSlots;
-    slot = wraps ? next - Tile::kSlots : next;
-    parity ^= wraps ? 1 : 0;
-  }
-};
+using StagePlace = RingPlace<Tile::kStages>;
+template <typename Tile>
+using SlotPlace = RingPlace<Tile::kSlots>;
 
 }  // namespace my_ops

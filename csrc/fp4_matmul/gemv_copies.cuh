@@ -4,6 +4,7 @@
 
 #include "common/sm90_bulk_copy.cuh"
 #include "common/sm90_mbarrier.cuh"
+#include "fp4_matmul/shared_words.cuh"
 
 namespace my_ops {
 
@@ -28,11 +29,7 @@ class GemvStretch {
   }
   __device__ __forceinline__ void finish() const {
     const int at = whole_ + static_cast<int>(threadIdx.x);
-    if (threadIdx.x < 16 && at < end_) {
-      asm volatile("st.shared.u8 [%0], %1;" ::"r"(shared_ + at),
-                   "r"(static_cast<uint32_t>(from_[at]))
-                   : "memory");
-    }
+    if (threadIdx.x < 16 && at < end_) store_shared1(shared_ + at, from_[at]);
   }
 
  private:

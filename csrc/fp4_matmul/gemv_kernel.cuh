@@ -19,12 +19,9 @@
 #include "fp4_matmul/gemv_x.cuh"
 #include "fp4_matmul/opaque.cuh"
 #include "fp4_matmul/quad.cuh"
+#include "fp4_matmul/shared_words.cuh"
 
 namespace my_ops {
-
-__device__ __forceinline__ void store_shared(uint32_t to, float value) {
-  asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(value) : "memory");
-}
 
 // A warp's slices of all units.
 template <typename Tile>
@@ -65,7 +62,7 @@ __device__ __forceinline__ void multiply_slices(const GemvBlock<Tile>& block, Ge
     float products[2];
     step.multiply(products, lifted, factor);
     const float sum = sum_of_quad(products[0] + products[1]);
-    if (first_lane) store_shared(to, sum);
+    if (first_lane) store_shared4(to, sum);
     slice += kGemvWarps;
     codes += kGemvWarps * 128;
     scales += kGemvWarps * 8 * Tile::kVectorScales;
@@ -108,7 +105,7 @@ __device__ __forceinline__ void multiply_tails(const GemvBlock<Tile>& block, Gem
       const float sum = sum_of_quad(products[h]);
       const int row = (first + h) * kGemvRows + g;
       if (t == 0 && first + h < block.units) {
-        store_shared(block.sums + (row * block.sum_pitch + block.slices) * 4, sum);
+        store_shared4(block.sums + (row * block.sum_pitch + block.slices) * 4, sum);
       }
     }
   }

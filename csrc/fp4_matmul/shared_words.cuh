@@ -32,6 +32,10 @@ __device__ __forceinline__ void store_shared16(uint32_t address, const float4& v
                  uint4{float_bits(v.x), float_bits(v.y), float_bits(v.z), float_bits(v.w)});
 }
 
+__device__ __forceinline__ void store_shared4(uint32_t address, float value) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
+}
+
 __device__ __forceinline__ void store_shared1(uint32_t address, uint32_t byte) {
   asm volatile("st.shared.u8 [%0], %1;" ::"r"(address), "r"(byte) : "memory");
 }

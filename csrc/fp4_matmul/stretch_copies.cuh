@@ -11,6 +11,7 @@
 
 #include "common/sm90_bulk_copy.cuh"
 #include "common/sm90_mbarrier.cuh"
+#include "fp4_matmul/shared_words.cuh"
 #include "fp4_matmul/stream_tile.cuh"
 #include "fp4_matmul/stretch_plan.h"
 
@@ -60,7 +61,7 @@ class StretchRows {
     if (end_ - from < whole) {  // the end of the weight
       whole = static_cast<int>(end_ - from) / 16 * 16;
 #pragma unroll 1
-      for (int i = whole; i < size; ++i) store_byte(to + i, from[i]);
+      for (int i = whole; i < size; ++i) store_shared1(to + i, from[i]);
     }
     sm90::expect(barrier, whole);
     if (whole > 0) sm90::bulk_copy(to, from, whole, barrier);
@@ -72,7 +73,7 @@ class StretchRows {
 #pragma unroll 1
     for (int i = rows * row_bytes_ + threadIdx.x; i < kStretchTileRows * row_bytes_;
          i += blockDim.x) {
-      store_byte(to + phase + i, 127);
+      store_shared1(to + phase + i, 127);
     }
   }
 
@@ -80,10 +81,6 @@ class StretchRows {
   __device__ __forceinline__ int64_t tile_bytes() const {
     return int64_t{kStretchTileRows} * row_bytes_;
   }
-  __device__ static __forceinline__ void store_byte(uint32_t to, uint32_t byte) {
-    asm volatile("st.shared.u8 [%0], %1;" ::"r"(to), "r"(byte) : "memory");
-  }
-
   const uint8_t *begin_, *end_;
   int row_bytes_;
 };

@@ -38,9 +38,7 @@ __device__ __forceinline__ void add_missing_of_tile(const StretchArguments& args
   });
 #pragma unroll
   for (int i = 0; i < 4 * Tile::kGroups; ++i) {
-    if (is_mine(i)) {
-      asm volatile("st.shared.f32 [%0], %1;" ::"r"(place(i)), "f"(all[i]) : "memory");
-    }
+    if (is_mine(i)) store_shared4(place(i), all[i]);
   }
 }
 

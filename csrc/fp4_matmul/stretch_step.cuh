@@ -22,9 +22,7 @@ struct StretchTile {
 // Four bytes from anywhere.
 __device__ __forceinline__ uint32_t load_window(uint32_t from) {
   const uint32_t at = from & ~3u;
-  uint32_t low, high;
-  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(low) : "r"(at));
-  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(high) : "r"(at + 4));
+  const uint32_t low = load_shared_bytes<4>(at), high = load_shared_bytes<4>(at + 4);
   return __funnelshift_r(low, high, from * 8);
 }
 

@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
+#include "common/ring_place.cuh"
 #include "rmsnorm/backward_args.cuh"
 #include "rmsnorm/mbarrier.cuh"
-#include "rmsnorm/ring_place.cuh"
 
 namespace my_ops {
 

@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
+#include "common/ring_place.cuh"
 #include "rmsnorm/forward_args.cuh"
 #include "rmsnorm/forward_tiles_sums.cuh"
-#include "rmsnorm/ring_place.cuh"
 #include "rmsnorm/staged_slice.cuh"
 
 namespace my_ops {

@@ -9,6 +9,13 @@ struct RingPlace {
   int slot = 0;
   int parity = 0;
 
+  // After so many from the ring's first slot on.
+  __device__ __forceinline__ static RingPlace after(int slots) {
+    return {slots % kSlots, slots / kSlots & 1};
+  }
+
+  // Without a branch: with one in a loop of tensor cores' instructions the compiler has each wait
+  // for the one before it.
   __device__ __forceinline__ RingPlace ahead(int slots) const {
     const bool wraps = slot + slots >= kSlots;
     return {wraps ? slot + slots - kSlots : slot + slots, wraps ? parity ^ 1 : parity};
