@@ -65,6 +65,7 @@ __device__ __forceinline__ void consume(const FusedArguments& args, uint32_t bas
       }
       if constexpr (!Tile::kBlockSlots) {
         aim_ring(args, slots, works.template at<Tile>(number + works.stride), warp);
+        __syncwarp();  // lanes may still read ahead, in slots behind the last step
         fill_ring(slots);
       }
     }
