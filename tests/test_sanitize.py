@@ -18,10 +18,10 @@ import sanitize_cases  # noqa: E402
 def test_every_kernel_is_listed():
     sources = [path.read_text() for path in (ROOT / "csrc").rglob("*.cu*")]
     assert len(sanitize_cases.kernels()) == sum(len(re.findall("__global__", s)) for s in sources)
-    with_bulk_copies = {
-        p.name for p in (ROOT / "csrc").rglob("*.*") if "async.bulk" in p.read_text()
+    written = re.compile(r'asm volatile\(\s*"(?:{\\n.*\s*)*(?:cp\.async|st\.shared)')
+    assert sanitize.SLOT_FILES <= {
+        p.name for p in (ROOT / "csrc").rglob("*.cuh") if written.search(p.read_text())
     }
-    assert with_bulk_copies >= sanitize.BULK_COPY_FILES
     assert set(sanitize_cases.kernels().values()) <= set(sanitize.ROOMS)
     assert tuple(sanitize_cases.ROOMS) == sanitize.ROOMS
     assert {"simt::sum_slices_kernel", "tensor_core::sum_slices_kernel"} <= set(
@@ -96,7 +96,7 @@ def test_logs():
 
 
 def test_races():
-    """One with a bulk copy on one side is counted apart."""
+    """One that writes into a slot behind an mbarrier on one side is counted apart."""
     judge = sanitize.judge
     copy = "my_ops::sm90::bulk_copy(unsigned int, const void *)", "sm90_bulk_copy.cuh"
     plain = "my_ops::Slice<(my_ops::A)1>::set(int, const my_ops::V<(int)4> &) const", "x_kernel.cuh"
@@ -110,6 +110,8 @@ def test_races():
     all_copies = RACE.format(*plain, *copy).replace("a.cuh", copy[1])
     assert judge("racecheck", all_copies, 0) == ("", 1)
     assert judge("memcheck", all_copies, 0)[0]
+    by_threads = "void my_ops::copy_to_slot<(int)16>(unsigned int)", "slot_writes.cuh"
+    assert judge("racecheck", RACE.format(*by_threads, *plain), 0) == ("", 1)
     own_bytes = RACE.format(*plain, *plain).replace("Slice<", "StagedSlice<")
     assert judge("racecheck", own_bytes, 0) == ("", 1)
     assert judge("memcheck", own_bytes, 0)[0]

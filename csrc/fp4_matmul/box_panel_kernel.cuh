@@ -65,6 +65,7 @@ __global__ void MY_OPS_SM90_BLOCKS(Tile::kThreads)
   for (int step = team.first_step(); step < team.steps(); step += Tile::kTeams) {
     team.multiply(sums, step, factor);
   }
+  team.make_up_barriers();
 
   float* const mine = reinterpret_cast<float*>(box_memory + Tile::sums_of(warp));
 #pragma unroll

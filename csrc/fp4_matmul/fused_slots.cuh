@@ -19,7 +19,7 @@
 #include "common/sm90_bulk_copy.cuh"
 #include "common/sm90_mbarrier.cuh"
 #include "fp4_matmul/fused_work.cuh"
-#include "fp4_matmul/shared_words.cuh"
+#include "fp4_matmul/slot_writes.cuh"
 
 namespace my_ops {
 
@@ -155,11 +155,11 @@ class WeightProducer {
       const int valid = row < rows_left_ ? min(max(left_, 0), kUnit) : 0;
       const uint32_t at = to + row * Tile::kScalePitch;
       if (valid == 0 || from + kUnit <= end) {
-        copy_async_to<kUnit>(at, from, valid);
+        copy_to_slot<kUnit>(at, from, valid);
       } else {
         // Behind the end of the weight nothing may be read.
 #pragma unroll 1
-        for (int i = 0; i < kUnit; ++i) store_shared1(at + i, i < valid ? from[i] : 0);
+        for (int i = 0; i < kUnit; ++i) store_to_slot(at + i, i < valid ? from[i] : 0);
         __threadfence_block();  // before the arrival, which follows copies
       }
       from += kRowsAtOnce * row_scales_;

@@ -14,6 +14,7 @@
 #include "fp4_matmul/ragged_end.cuh"
 #include "fp4_matmul/ragged_rows.cuh"
 #include "fp4_matmul/shared_words.cuh"
+#include "fp4_matmul/slot_writes.cuh"
 
 namespace my_ops {
 

@@ -12,6 +12,7 @@
 #include "common/sm90_bulk_copy.cuh"
 #include "common/sm90_mbarrier.cuh"
 #include "fp4_matmul/shared_words.cuh"
+#include "fp4_matmul/slot_writes.cuh"
 #include "fp4_matmul/stream_tile.cuh"
 #include "fp4_matmul/stretch_plan.h"
 
@@ -61,7 +62,7 @@ class StretchRows {
     if (end_ - from < whole) {  // the end of the weight
       whole = static_cast<int>(end_ - from) / 16 * 16;
 #pragma unroll 1
-      for (int i = whole; i < size; ++i) store_shared1(to + i, from[i]);
+      for (int i = whole; i < size; ++i) store_to_slot(to + i, from[i]);
     }
     sm90::expect(barrier, whole);
     if (whole > 0) sm90::bulk_copy(to, from, whole, barrier);

@@ -50,11 +50,6 @@ __device__ __forceinline__ void copy_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-// The thread arrives when its copies until here are done.
-__device__ __forceinline__ void arrive_after_copies(uint32_t barrier) {
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
-}
-
 // Four 8x8 matrices of 16-bit elements. Lane l names row l % 8 of matrix l / 8; fragment[i] is then
 // elements (lane / 4, 2 * (lane % 4)) and its right neighbour of matrix i, or of its transpose.
 template <bool kTranspose>
