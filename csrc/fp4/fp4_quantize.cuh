@@ -51,8 +51,9 @@ __device__ __forceinline__ float tile_amax(float block_amax) {
   return block_amax;
 }
 
-// The codes of a chunk. `counter` numbers it among all chunks, for Philox.
-template <Fp4Format kFormat, bool kStochastic, typename scalar_t>
+// The codes of a chunk. `counter` numbers it among all chunks, for Philox. kOrdinary: NVFP4's
+// factor is known to need no cut.
+template <Fp4Format kFormat, bool kStochastic, typename scalar_t, bool kOrdinary = false>
 __device__ __forceinline__ void encode_chunk(const uint32_t (&words)[4 * sizeof(scalar_t)],
                                              float factor, uint64_t seed, uint64_t counter,
                                              uint32_t (&codes)[2]) {
@@ -67,7 +68,7 @@ __device__ __forceinline__ void encode_chunk(const uint32_t (&words)[4 * sizeof(
     }
   } else {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) codes[i] = fp4_encode8<kFormat>(halves[i], factor);
+    for (int i = 0; i < 2; ++i) codes[i] = fp4_encode8<kFormat, kOrdinary>(halves[i], factor);
   }
 }
 

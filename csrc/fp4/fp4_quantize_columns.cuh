@@ -14,9 +14,12 @@ constexpr int kColumnWarps = 4, kColumnWarpRows = 32;
 template <typename scalar_t>
 constexpr int kColumnsOfThread = 4 / sizeof(scalar_t);
 
-template <bool kAligned, typename scalar_t>
+template <bool kAligned, bool kLast, typename scalar_t>
 __device__ __forceinline__ uint32_t load_columns(const scalar_t* x, int columns) {
-  if constexpr (kAligned) return columns > 0 ? *reinterpret_cast<const uint32_t*>(x) : 0u;
+  if constexpr (kAligned) {
+    const auto* const word = reinterpret_cast<const uint32_t*>(x);
+    return columns > 0 ? (kLast ? __ldcs(word) : *word) : 0u;
+  }
   scalar_t elements[kColumnsOfThread<scalar_t>] = {};
 #pragma unroll
   for (int c = 0; c < kColumnsOfThread<scalar_t>; ++c) {
@@ -65,8 +68,9 @@ __device__ __forceinline__ void store_whole_tile(__nv_fp4x2_storage_t* packed,
 }
 
 // Quantizes a thread block's rows from first_row on, the elements of `tile` along K. A block that
-// takes another tile has to synchronize first: codes and scales wait in shared memory.
-template <Fp4Format kFormat, bool kStochastic, bool kAligned, typename scalar_t>
+// takes another tile has to synchronize first: codes and scales wait in shared memory. kLast:
+// nobody reads x again, which may leave L2 first.
+template <Fp4Format kFormat, bool kStochastic, bool kAligned, bool kLast = false, typename scalar_t>
 __device__ __forceinline__ void quantize_column_tile(const scalar_t* x,
                                                      __nv_fp4x2_storage_t* packed, uint8_t* scale,
                                                      const Fp4Rows& shape, Nvfp4TensorScale tensor,
@@ -98,7 +102,7 @@ __device__ __forceinline__ void quantize_column_tile(const scalar_t* x,
   const auto load = [&](bool all) {
 #pragma unroll
     for (int r = 0; r < kColumnWarpRows; ++r) {
-      rows[r / kBlock][r % kBlock] = load_columns<kAligned>(
+      rows[r / kBlock][r % kBlock] = load_columns<kAligned, kLast>(
           x_warp + r * shape.k_stride, all ? kColumns : (r < k_left ? columns : 0));
     }
   };

@@ -4,10 +4,13 @@
 // Device only, needs no torch.
 //
 // n = 4096 on an H200, the L2 full of what is still to be written: 51 us, of which the three take
-// 16, 19 and 16; 56 where two launches take the amax of both, then the codes of both (8192: 185 and
-// 191). In one cooperative launch, with half of the elements kept in registers and shared memory
-// between the passes, it is slower. MXFP4 37, not 46 in three launches. With b in 16 bits, too, and
-// the wide kernel the whole product is no faster. Loads that are the first to leave L2 do not help.
+// 16, 19 and 16 (loads alone 16, 15 and 5); 56 where two launches take the amax of both, then the
+// codes of both (8192: 185 and 191), 54 with a first and b last. MXFP4 37, not 46 in three
+// launches. Of hints to L2 one helps, 1 us: b leaves first when it is read again. With b in 16
+// bits, too, and the wide kernel the whole product is no faster. In one cooperative launch, with
+// half of the elements kept in registers and shared memory, it is slower; with nearly all of an
+// operand there, and the copy engine filling in a while b's codes are made, it takes 51 us, too,
+// but the fused kernel behind it 8 more.
 #pragma once
 
 #include "fp4/fp4_amax.cuh"
@@ -81,10 +84,12 @@ __device__ __forceinline__ uint4 widened(uint32_t codes, uint32_t byte) {
 }
 
 // Quantizes part `block` of an operand whose rows are whole blocks of a scale, one behind the
-// other. kWide: writes its values in 16 bits, too.
-template <Fp4Format kFormat, bool kWide, typename scalar_t>
+// other. tensor_of() waits for the kernel in front: the loads need not, as it writes no operand,
+// and asking a warp once for ordinary factors saves branches; together 1.5 us of 217, n = 4096.
+// kWide: writes its values in 16 bits, too.
+template <Fp4Format kFormat, bool kWide, typename scalar_t, typename TensorOf>
 __device__ __forceinline__ void quantize_pair_rows(const PairOperand<scalar_t>& operand,
-                                                   Nvfp4TensorScale tensor, int block,
+                                                   const TensorOf& tensor_of, int block,
                                                    uint4* wide) {
   constexpr int kLanes = fp4_block_size(kFormat) / kFp4Chunk;
   const int64_t elements = operand.shape.K;
@@ -94,6 +99,7 @@ __device__ __forceinline__ void quantize_pair_rows(const PairOperand<scalar_t>& 
   for (int c = 0; c < kPairChunks; ++c) {
     load_words<true>(operand.x, (first + c * kFp4Threads) * kFp4Chunk, elements, words[c]);
   }
+  const Nvfp4TensorScale tensor = tensor_of();
 #pragma unroll
   for (int c = 0; c < kPairChunks; ++c) {
     float block_amax = largest_magnitude<scalar_t, /*kKeepNaN=*/true>(words[c]);
@@ -102,7 +108,11 @@ __device__ __forceinline__ void quantize_pair_rows(const PairOperand<scalar_t>& 
     }
     const auto [byte, factor] = fp4_block_factor<kFormat>(block_amax, tensor, Fp4ScaleMode::floor);
     uint32_t codes[2];
-    encode_chunk<kFormat, false, scalar_t>(words[c], factor, 0, 0, codes);
+    if (kFormat == Fp4Format::nvfp4 && __all_sync(~0u, factor >= 0.0f)) {
+      encode_chunk<kFormat, false, scalar_t, /*kOrdinary=*/true>(words[c], factor, 0, 0, codes);
+    } else {
+      encode_chunk<kFormat, false, scalar_t>(words[c], factor, 0, 0, codes);
+    }
     const int64_t chunk = first + c * kFp4Threads;
     const bool inside = chunk * kFp4Chunk < elements;
     if (inside) {
@@ -150,23 +160,27 @@ __global__ void __launch_bounds__(kFp4Threads, pair_blocks_of_sm(kFormat))
   const bool of_a = of_a_before(i + 1) > of_a_before(i);
   const int block = of_a ? of_a_before(i) : static_cast<int>(i) - of_a_before(i);
   if (of_a && kTwoLevel) return find_amax(args.a, static_cast<int>(a_blocks) - 1 - block);
-  wait_for_previous_kernel();
-  Nvfp4TensorScale tensor;
-  if constexpr (kTwoLevel) {
-    uint32_t bits = 0;
-    for (int p = threadIdx.x % 32; p < kPairAmaxBlocks; p += 32) bits = max(bits, args.parts[p]);
-    bits = __reduce_max_sync(~0u, bits);
-    if (block == 0 && threadIdx.x == 0) *args.b.amax = bits;
-    tensor = nvfp4_tensor_scale(__uint_as_float(bits));
-  }
+  if constexpr (!kTwoLevel) wait_for_previous_kernel();  // behind the loads 0.7 us slower
+  const auto tensor_of = [&] {
+    Nvfp4TensorScale tensor;
+    if constexpr (kTwoLevel) {
+      wait_for_previous_kernel();
+      uint32_t bits = 0;
+      for (int p = threadIdx.x % 32; p < kPairAmaxBlocks; p += 32) bits = max(bits, args.parts[p]);
+      bits = __reduce_max_sync(~0u, bits);
+      if (block == 0 && threadIdx.x == 0) *args.b.amax = bits;
+      tensor = nvfp4_tensor_scale(__uint_as_float(bits));
+    }
+    return tensor;
+  };
   if (of_a) {
-    quantize_pair_rows<kFormat, true>(args.a, tensor, block, args.a_wide);
+    quantize_pair_rows<kFormat, true>(args.a, tensor_of, block, args.a_wide);
   } else if constexpr (kColumnsOfB) {
-    quantize_column_tile<kFormat, false, true>(
-        args.b.x, args.b.packed, args.b.scale, args.b.shape, tensor, Fp4ScaleMode::floor, 0,
+    quantize_column_tile<kFormat, false, true, kTwoLevel>(
+        args.b.x, args.b.packed, args.b.scale, args.b.shape, tensor_of(), Fp4ScaleMode::floor, 0,
         int64_t{block % args.b_tiles} * kPairTileN, block / args.b_tiles);
   } else {
-    quantize_pair_rows<kFormat, false>(args.b, tensor, block, nullptr);
+    quantize_pair_rows<kFormat, false>(args.b, tensor_of, block, nullptr);
   }
 }
 
@@ -175,10 +189,12 @@ template <typename scalar_t>
 __global__ void __launch_bounds__(kFp4Threads, pair_blocks_of_sm(Fp4Format::nvfp4))
     pair_quantize_a_kernel(const __grid_constant__ PairArguments<scalar_t> args) {
   let_next_kernel_start();
-  wait_for_previous_kernel();
-  const Nvfp4TensorScale tensor = nvfp4_tensor_scale(__uint_as_float(*args.a.amax));
+  const auto tensor_of = [&] {
+    wait_for_previous_kernel();
+    return nvfp4_tensor_scale(__uint_as_float(*args.a.amax));
+  };
   quantize_pair_rows<Fp4Format::nvfp4, true>(
-      args.a, tensor, static_cast<int>(gridDim.x - 1 - blockIdx.x), args.a_wide);
+      args.a, tensor_of, static_cast<int>(gridDim.x - 1 - blockIdx.x), args.a_wide);
 }
 
 }  // namespace my_ops
