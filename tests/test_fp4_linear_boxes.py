@@ -48,10 +48,12 @@ def test_what_is_no_number(format, M, K, N):
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_products_one_after_the_other(format):
-    """A product starts while the one before it ends, which may have written its x."""
-    q = my_ops.fp4_quantize(torch.randn(8192, 8192, device="cuda") / 64, format)
-    x = torch.randn(64, 8192, device="cuda", dtype=torch.bfloat16)
+@pytest.mark.parametrize(("M", "K"), [(64, 8192), (128, 8192), (32, 4112), (240, 4112)])
+def test_products_one_after_the_other(format, M, K):
+    """A product starts while the one before it ends, which may have written its x; also where rows
+    of the weight are ragged."""
+    q = my_ops.fp4_quantize(torch.randn(K, K, device="cuda") / 64, format)
+    x = torch.randn(M, K, device="cuda", dtype=torch.bfloat16)
     expected = [x]
     for _ in range(6):
         expected.append(my_ops.fp4_linear(expected[-1], q))

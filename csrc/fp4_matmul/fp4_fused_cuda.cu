@@ -33,6 +33,7 @@ struct FusedTiles {
   using Tokens64 = Tile<64, 128, 6, 3, 3, 2, 2>;
   using Tokens128 = Tile<128, 128, 5, 2, 3, 2, 2>;
   using Tokens64Boxes = Tile<64, 256, 4, 4, 4, 2, 2, false, false, true>;
+  using Tokens128Boxes = Tile<128, 128, 5, 3, 3, 2, 2, false, false, true>;
   using Tokens64Mail = Tile<64, 128, 6, 3, 3, 2, 2, true>;
   using Tokens128Mail = Tile<128, 128, 5, 2, 3, 2, 2, true>;
   using Tokens192 = Tile<192, 64, kRagged ? 6 : 7, 3, 3, 1, 2>;
@@ -69,11 +70,8 @@ OwnedTensor empty_image(const TensorView& y, const Fp4FactorView& b, const Fused
   return image;
 }
 
-// Whether a product lets the next one's image start while it ends (consume). Not with a ragged
-// weight: 20.1 us instead of 17.0 at 64 rows of x, 5003 x 4112, when its warps still copied it by 8
-// bytes, and not tried since.
 bool image_starts_early(const Fp4FactorView& b, const FusedPlan& plan) {
-  return plan.parts > 1 || !rows_are_ragged(b.depth(), fp4_block_size(b.format));
+  return fused_ends_early(plan.tokens, rows_are_ragged(b.depth(), fp4_block_size(b.format)));
 }
 
 // Launches a kernel that makes an image.
@@ -130,7 +128,10 @@ void launch_tokens(RaggedArguments args, const FusedPlan& plan) {
     return launch_tile<typename Tiles::Tokens128Mail>(args, plan);
   }
   if constexpr (!Tiles::Tokens64::kRagged) {
-    if (plan.takes_boxes) return launch_tile<typename Tiles::Tokens64Boxes>(args, plan);
+    if (plan.takes_boxes) {
+      if (plan.tokens == 64) return launch_tile<typename Tiles::Tokens64Boxes>(args, plan);
+      return launch_tile<typename Tiles::Tokens128Boxes>(args, plan);
+    }
   }
   if (plan.tokens == 16) return launch_tile<typename Tiles::Tokens16>(args, plan);
   if (plan.tokens == 32) return launch_tile<typename Tiles::Tokens32>(args, plan);

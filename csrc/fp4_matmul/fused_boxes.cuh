@@ -4,7 +4,8 @@
 // Warps that copy for themselves (WeightRing) spend 480 instructions on a step of 16 products of
 // the tensor cores, these 400, which at 64 rows of x takes 1600 cycles instead of 1820: the tensor
 // cores leave an instruction of each pipe time every fourth cycle only. 19.5 us for 20.7 at 8192 x
-// 8192, 62 for 67 at 28672 x 8192.
+// 8192, 62 for 67 at 28672 x 8192; 128 rows of x, where power sets the clock, 27.6 for 27.9
+// (bfloat16 and NVFP4; 27.6 for 27.8 float16 and MXFP4), 90 for 94.
 //
 // At the start of a block the engine is slow, as it has to ask for its maps first, so warps bring
 // the first step: 20.7 us without that. Also slower: two steps by the warps, or boxes on their way

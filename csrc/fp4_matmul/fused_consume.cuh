@@ -52,8 +52,8 @@ __device__ __forceinline__ void consume(const FusedArguments& args, uint32_t bas
     if (Tile::kFormat == Fp4Format::mxfp4 && !__all_sync(~0u, fit)) {
       add_missing<Tile>(sums, args, work, warp_row<Tile>(args, work, warp), group);
     }
-    // Its start takes as long as what is left, an exchange or the stores (image_starts_early).
-    if constexpr (Tile::kMail || !Tile::kRagged) {
+    // Its start takes as long as what is left, an exchange or the stores.
+    if constexpr (Tile::kEndsEarly) {
       if (number + works.stride >= works.end) let_next_kernel_start();
     }
     first_position += steps;

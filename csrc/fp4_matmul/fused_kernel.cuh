@@ -26,7 +26,7 @@ __global__ void MY_OPS_SM90_BLOCKS(Tile::kThreads)
   // Until the kernel that makes the image is done, only the weight may be touched. Without one the
   // kernel in front is anyone's, and may be the one that writes the weight. The next kernel starts
   // early where it is one like this, else at the end of the last loop (consume); with ragged rows
-  // and K in one part, when this one is done.
+  // and a large tile, when this one is done.
   if (args.image == nullptr) let_next_kernel_start();
 
   const uint32_t base = shared_address(shared);

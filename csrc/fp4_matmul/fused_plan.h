@@ -45,6 +45,11 @@ constexpr int fused_most_splits(int tokens) {
   return tokens >= 32 && tokens <= 128 ? kFusedSplits : 2;
 }
 
+// Whether a product lets the next one's image start while it ends (consume). Where tiles are small:
+// with a ragged weight 15.9 us instead of 16.2 at 64 rows of x, 5003 x 4112 with two splits, 31.4
+// instead of 32.1 with 256 in tiles of 128; 45.0 instead of 44.5 with 512 in tiles of 192.
+constexpr bool fused_ends_early(int tokens, bool ragged) { return !ragged || tokens <= 128; }
+
 // How many clusters run at once. Of those of three an H200 has room for 39, which leaves 15 of its
 // SMs idle, of those of four for 30.
 constexpr int fused_clusters(int blocks, int sms) {
@@ -62,17 +67,22 @@ constexpr bool fused_has_parts(int tokens, int splits, int parts) {
 // What products on an H200 take: a start and an end, and so much for every step. Microseconds at
 // 8192 x 8192: 17.2 with 32 rows of x, 21.0 (64), 28.0 (128), 38.9 (192), 47.7 (256); at 4096 x
 // 4096 9.4 (32, three splits), 10.8 (64, three splits), 12.8 (128, two tiles of 64).
-constexpr double fused_fixed_microseconds(int tokens) {
+// With a ragged weight tiles of 256 rows of x take 34.4 (5003 x 4112, two splits), 53.9 (8200 x
+// 8208, two splits) and 57.0 (5003 x 4112), of 192 26.7 (two splits) and 43.3, of 128 31.4, of
+// 64 24.8.
+constexpr double fused_fixed_microseconds(int tokens, bool ragged) {
+  if (ragged && tokens >= 192) return tokens == 192 ? 7 : 9.5;
   return tokens == 16 ? 4.2 : tokens <= 64 ? 4.6 : tokens == 128 ? 5.2 : 3.7;
 }
 
-constexpr double fused_step_microseconds(int tokens) {
-  return tokens == 16    ? 0.80
-         : tokens == 32  ? 0.83
-         : tokens == 64  ? 1.03
-         : tokens == 128 ? 1.42
-         : tokens == 192 ? 2.15
-                         : 2.7;
+constexpr double fused_step_microseconds(int tokens, bool ragged) {
+  const double step = tokens == 16    ? 0.80
+                      : tokens == 32  ? 0.83
+                      : tokens == 64  ? 1.03
+                      : tokens == 128 ? 1.42
+                      : tokens == 192 ? 2.15
+                                      : 2.7;
+  return ragged && tokens <= 128 ? 1.1 * step : step;
 }
 
 // What an exchange between clusters takes, and how much longer steps do, as nearly all SMs run.
@@ -107,8 +117,9 @@ inline FusedPlan plan_fused(int64_t M, int64_t N, int64_t K, bool ragged, int sm
     const double rounds = static_cast<double>(ceil_div(tiles, clusters)) - (halved ? 0.5 : 0);
     // The figures of tiles whose x is an image are from one round, or few rows of x.
     if (!takes_map && !ragged && M > 512 && rounds > 1) return;
-    const double step = fused_step_microseconds(tokens) * (parts > 1 ? kFusedMailStep : 1);
-    const double us = fused_fixed_microseconds(tokens) + (parts > 1 ? kFusedMailMicroseconds : 0) +
+    const double step = fused_step_microseconds(tokens, ragged) * (parts > 1 ? kFusedMailStep : 1);
+    const double us = fused_fixed_microseconds(tokens, ragged) +
+                      (parts > 1 ? kFusedMailMicroseconds : 0) +
                       rounds * step * static_cast<double>(ceil_div(steps, int64_t{splits} * parts));
     if (plan.tokens > 0 && us >= best) return;
     best = us;
@@ -127,12 +138,12 @@ inline FusedPlan plan_fused(int64_t M, int64_t N, int64_t K, bool ragged, int sm
 }
 
 // Whether the copy engine can bring the weight in boxes (fused_boxes.cuh), and faster than warps
-// do. At 8192 x 8192 128 rows of x take 27.5 us either way with NVFP4 and 28.7 instead of 28.3 with
-// MXFP4, 32 rows 16.9 instead of 17.1 and 18.1 instead of 17.9; parts of K, with their few steps,
-// take longer (10.4 us instead of 9.8 at 64 rows, 4096 x 4096).
+// do. At 8192 x 8192 32 rows of x take 16.9 us instead of 17.1 with NVFP4 and 18.1 instead of 17.9
+// with MXFP4; parts of K, with their few steps, take longer (10.4 us instead of 9.8 at 64 rows,
+// 4096 x 4096).
 constexpr bool fused_takes_boxes(const FusedPlan& plan, int64_t N, int64_t K, int scale_block) {
-  return plan.tokens == 64 && plan.parts == 1 && K % (int64_t{kBoxScales} * scale_block) == 0 &&
-         N % 16 == 0;
+  return (plan.tokens == 64 || plan.tokens == 128) && plan.parts == 1 &&
+         K % (int64_t{kBoxScales} * scale_block) == 0 && N % 16 == 0;
 }
 
 }  // namespace my_ops

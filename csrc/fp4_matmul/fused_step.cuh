@@ -9,6 +9,7 @@
 #include "fp4_matmul/fp4_e8m0.cuh"
 #include "fp4_matmul/fused_boxes.cuh"
 #include "fp4_matmul/fused_slots.cuh"
+#include "fp4_matmul/quick_pairs.cuh"
 #include "fp4_matmul/shared_words.cuh"
 
 namespace my_ops {
@@ -102,12 +103,12 @@ struct HalfStep {
     // Not before this point, or the tensor cores idle while all words are decoded at once.
     asm volatile("" : "+r"(first), "+r"(second));
     uint32_t a[4], b[4];
-    decode<scalar_t>(first, low_scale[w / 2], a);
-    decode<scalar_t>(second, high_scale[w / 2], b);
+    quick_pairs(scalar_t{}, first, a);
+    quick_pairs(scalar_t{}, second, b);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      fragments[i / 2][i % 2 * 2] = a[i];
-      fragments[i / 2][i % 2 * 2 + 1] = b[i];
+      fragments[i / 2][i % 2 * 2] = multiply_pairs(scalar_t{}, a[i], low_scale[w / 2]);
+      fragments[i / 2][i % 2 * 2 + 1] = multiply_pairs(scalar_t{}, b[i], high_scale[w / 2]);
     }
   }
 

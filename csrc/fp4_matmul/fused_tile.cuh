@@ -67,6 +67,7 @@ struct FusedTile {
   using Arguments = std::conditional_t<kRagged, RaggedArguments, FusedArguments>;
   static constexpr int kTokens = kTokens_, kDepthGroups = fused_depth_groups(kTokens);
   static constexpr bool kTakesMap = fused_takes_map(kTokens, kRagged);
+  static constexpr bool kEndsEarly = fused_ends_early(kTokens, kRagged);
   static constexpr int kMostSplits = fused_most_splits(kTokens);
   static constexpr int kStageDepth = kStageDepth_, kStages = kStages_, kSlots = kSlots_;
   static constexpr int kRows = kFusedRows, kRowWarps = kRows / 16, kRowThreads = 32 * kRowWarps;

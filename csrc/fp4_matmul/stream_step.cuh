@@ -4,33 +4,18 @@
 #include <type_traits>
 
 #include "fp4_matmul/fp4_e8m0.cuh"
+#include "fp4_matmul/quick_pairs.cuh"
 #include "fp4_matmul/stream_x.cuh"
 
 namespace my_ops {
 
-// Eight codes as pairs, like code_pairs. For bfloat16 by 12 instructions in place of 13: where a
-// shift brings both signs of a pair into place, one LOP3 merges them with the magnitudes. The
-// compiler would undo it, hence asm.
+// Eight codes as pairs.
 __device__ __forceinline__ void stream_pairs(__half, uint32_t codes, uint32_t (&pairs)[4]) {
   code_pairs(__half{}, codes, pairs);
 }
 
 __device__ __forceinline__ void stream_pairs(__nv_bfloat16, uint32_t codes, uint32_t (&pairs)[4]) {
-  constexpr uint32_t kMagnitudes = 0x01C001C0u, kKept = 0x81C081C0u;
-  const uint32_t upper = codes >> 6;
-  uint32_t signs;  // of odd codes
-  asm("and.b32 %0, %1, 0x80808080;" : "=r"(signs) : "r"(codes));
-  const auto merge = [](uint32_t magnitudes, uint32_t signs) {
-    uint32_t pair;
-    asm("lop3.b32 %0, %1, %2, %3, 0xE4;"  // magnitudes where kMagnitudes is set, else signs
-        : "=r"(pair)
-        : "r"(magnitudes), "r"(signs), "n"(kMagnitudes));
-    return pair;
-  };
-  pairs[0] = ((codes & 0x000F000Fu) * 0x1040u) & kKept;
-  pairs[1] = merge(codes << 2, signs << 8);
-  pairs[2] = ((upper & 0x003C003Cu) * 0x0410u) & kKept;
-  pairs[3] = merge(upper, signs);
+  quick_pairs(__nv_bfloat16{}, codes, pairs);
 }
 
 // A lane's part of a step: of rows lane / 4 and 8 below, 32 codes from lane % 4 * 32 and as many
