@@ -212,25 +212,29 @@ void check_fused() {
 
 void check_gemv() {
   std::mt19937_64 random(2);
-  int chosen[2][2] = {};
+  int chosen[2][2] = {}, own[2] = {};
   for (int i = 0; i < 2000000; ++i) {
     const int sms = i % 2 ? kH200Sms : 78, scale_block = i % 4 < 2 ? 16 : 32;
     const int64_t N = 1 + random() % (int64_t{1} << (4 + random() % 16));
-    const int64_t K = 16 * (1 + random() % (int64_t{1} << (random() % 20)));
+    const int64_t any = 16 * (1 + random() % (int64_t{1} << (random() % 20)));
+    const int64_t K = i % 8 < 4 ? any : 4096 + 16 * (random() % 12);
     const my_ops::GemvPlan plan = my_ops::plan_gemv(N, K, scale_block, kH200SharedBytes, sms);
     if (plan.blocks == 0) continue;
     const bool flat = my_ops::gemv_is_flat(K);
-    ++chosen[flat][plan.small_tail];
-    expect(my_ops::rows_are_ragged(K, scale_block), "ragged rows only", 1, N, K, sms);
+    const bool ragged = my_ops::rows_are_ragged(K, scale_block);
+    ++(plan.own_slices ? own[ragged] : chosen[flat][plan.small_tail]);
+    expect(ragged || (K == 4096 && plan.own_slices), "ragged rows or one slice a warp", 1, N, K,
+           sms);
     expect(int64_t{plan.rows} * plan.blocks + plan.more == N && plan.more < plan.blocks,
            "blocks cover the weight", 1, N, K, sms);
     const int64_t slices = int64_t{plan.slices} * my_ops::kGemvDepth;
-    expect(plan.small_tail ? K - slices > 0 && K - slices <= 128
+    expect(plan.small_tail ? K - slices >= (ragged ? 1 : 0) && K - slices <= 128
                            : slices > K && slices - my_ops::kGemvDepth < K,
            "slices cover K", 1, N, K, sms);
     expect(plan.slices >= my_ops::kGemvWarps, "a slice for each warp", 1, N, K, sms);
     const int64_t row_scales = (K + scale_block - 1) / scale_block;
-    expect(flat ? plan.pitch == K / 2 : plan.pitch >= K / 2 && plan.pitch % 128 == 64,
+    expect(flat || plan.own_slices ? plan.pitch == K / 2
+                                   : plan.pitch >= K / 2 && plan.pitch % 128 == 64,
            "rows of codes have their place", 1, N, K, sms);
     const int64_t rows = plan.rows + (plan.more > 0 ? 1 : 0);
     expect(plan.scale_bytes >= rows * row_scales + 15 && plan.scale_bytes % 16 == 0,
@@ -238,10 +242,23 @@ void check_gemv() {
     expect((rows + my_ops::kGemvRows - 1) / my_ops::kGemvRows <= my_ops::kGemvMaxUnits,
            "barriers have their place", 1, N, K, sms);
     expect(plan.shared_bytes <= kH200SharedBytes, "a block fits in shared memory", 1, N, K, sms);
+    if (!plan.own_slices) continue;
+    expect(plan.slices == my_ops::kGemvWarps && plan.small_tail, "one slice a warp", 1, N, K, sms);
+    expect(2 * (plan.shared_bytes + 1024) <= kH200SharedBytes + 1024, "two blocks on an SM", 1, N,
+           K, sms);
+    const int64_t units = (rows + my_ops::kGemvRows - 1) / my_ops::kGemvRows;
+    expect((units + 2) * 8 <= my_ops::kGemvLiftedAt, "barriers end before what follows", 1, N, K,
+           sms);
+    expect(plan.scale_bytes % 32 == 0, "codes begin at multiples of 32 bytes", 1, N, K, sms);
+    const int64_t before = my_ops::kGemvBarrierBytes + K * 2 + plan.scale_bytes;
+    const int64_t sums = my_ops::kGemvWarps * (units * my_ops::kGemvRows + 4) * 4;
+    expect(before + units * my_ops::kGemvRows * K / 2 + sums <= plan.shared_bytes, "all parts fit",
+           1, N, K, sms);
   }
   for (const auto& of_tails : chosen) {
     expect(of_tails[0] && of_tails[1], "each plan of one row of x", 1, 0, 0, 0);
   }
+  expect(own[0] && own[1], "each plan of a slice for each warp", 1, 0, 0, 0);
 }
 
 // What decides in which order the sums of a row are added: the kernel (fp4_stream_cuda.cu,

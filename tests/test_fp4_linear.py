@@ -141,8 +141,10 @@ def test_every_scale_byte(device, format, largest, dtype):
 # neither; more rows, and more tiles than fit at once. A last step of 16, of more than one scale, of
 # a half, and of all but 16; 16 steps more than the warps have. One row of x, for which each SM has
 # a part of a weight: of four to six rows of it, of more than one unit of eight; ends of K of 16,
-# 32, 64, 176, 224, 240.
+# 32, 64, 176, 224, 240. Where K is as many slices as warps and a rest of 16, 32, 64, 80 or 112,
+# each warp has one.
 RAGGED = [
+    *((1, 4112, 5003), (1, 4208, 3001), (1, 4176, 533), (1, 4384, 660), (1, 4368, 2003)),
     *((1, 4112, 1061), (1, 8208, 533), (1, 4128, 1400), (1, 5104, 1061), (1, 4272, 3001)),
     *((1, 4336, 660), (1, 4592, 533), (1, 4320, 1061), (1, 4160, 600)),
     *((1, 4112, 301), (8, 1072, 2600), (5, 1072, 4300), (16, 1808, 617), (9, 272, 5003)),
@@ -249,7 +251,7 @@ def with_scales(q, rows, blocks, bytes):
 
 @pytest.mark.parametrize("which", ["one block", "a block of every 16 rows", "all blocks"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize(("M", "K", "N"), [*MISFIT_SIZES, (1, 4112, 1061)])
+@pytest.mark.parametrize(("M", "K", "N"), [*MISFIT_SIZES, (1, 4112, 1061), (1, 4096, 4104)])
 def test_rows_with_scales_that_16_bits_do_not_hold(device, dtype, M, K, N, which):
     """Their sums are as exact as others, and others are as they are without them."""
     M, K, N = misfit_size(device, M, K, N)
@@ -360,6 +362,7 @@ def test_x_of_any_layout(device, format):
 # What the copy engine brings in panels of two, four and seven tiles, the last one not whole, for up
 # to 8 rows of x, 16, 24 and 32; more panels than fit at once; teams of warps with unequal steps.
 BOX_PANELS = [
+    (1, 4096, 4104),  # another kernel's, of ragged weights
     (1, 2048, 4104),
     (2, 2048, 4104),
     (1, 6144, 8200),

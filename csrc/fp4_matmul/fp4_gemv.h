@@ -5,8 +5,9 @@
 
 namespace my_ops {
 
-// y = x * b + bias for one row of 16-bit x and a ragged weight (ragged_rows.h), on Hopper. False,
-// with nothing launched: more rows, a weight that shared memory does not hold, another layout.
+// y = x * b + bias for one row of 16-bit x and a weight that is ragged (ragged_rows.h) or has rows
+// of 4096, on Hopper. False, with nothing launched: more rows, a weight that shared memory does not
+// hold, another layout.
 bool fp4_gemv(const TensorView& x, const Fp4FactorView& b, const TensorView& bias,
               const TensorView& y);
 

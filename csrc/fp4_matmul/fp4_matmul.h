@@ -12,10 +12,11 @@
 // that is stored along the contracted dimension: stream_kernel.cuh for up to 8 rows of 16 bits,
 // on Hopper box_panel_kernel.cuh for up to 32, panel_kernel.cuh for up to 16 where K is short or
 // the copy engine cannot read the weight, and for few with a long K; where rows are ragged,
-// gemv_kernel.cuh for one, ragged_kernel.cuh and stretch_kernel.cuh for up to 16; and
-// fused_kernel.cuh for more, and for FP4 x. One that is stored along the other, as the gradients'
-// are: outer_kernel.cuh for few rows, wide_kernel.cuh on Hopper for more, both of 16 bits. Two
-// dense operands of a large product are quantized together there, by pair_kernel.cuh.
+// gemv_kernel.cuh for one, gemv_slice_kernel.cuh for one where K is 4096 or little more, which also
+// need not be ragged, ragged_kernel.cuh and stretch_kernel.cuh for up to 16; and fused_kernel.cuh
+// for more, and for FP4 x. One that is stored along the other, as the gradients' are:
+// outer_kernel.cuh for few rows, wide_kernel.cuh on Hopper for more, both of 16 bits. Two dense
+// operands of a large product are quantized together there, by pair_kernel.cuh.
 #pragma once
 
 #include <ATen/core/Tensor.h>

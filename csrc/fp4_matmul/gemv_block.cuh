@@ -99,10 +99,30 @@ class GemvBlock {
         }
       }
     }
-    if (blockIdx.x == gridDim.x - 1) {
-      all_scales().finish();
-      if constexpr (Tile::kFlat) unit_of_codes(units - 1).finish();
+    if (blockIdx.x == gridDim.x - 1) finish();
+  }
+
+  // The same by one thread, where rows are flat, but for what the last block's first 16 threads do.
+  // A lane for each unit takes 0.1 us longer.
+  __device__ __forceinline__ void start_copies_alone() const {
+    sm90::arrive_expecting(x_barrier(), K * 2);
+    sm90::bulk_copy(x, args_.x, K * 2, x_barrier());
+    sm90::arrive_expecting(scale_barrier(), all_scales().whole());
+    all_scales().copy(scale_barrier());
+#pragma unroll 1
+    for (int unit = 0; unit < units; ++unit) {
+      sm90::arrive_expecting(unit_barrier(unit), unit_of_codes(unit).whole());
+      unit_of_codes(unit).copy(unit_barrier(unit));
     }
+  }
+  __device__ __forceinline__ void finish() const {
+    all_scales().finish();
+    if constexpr (Tile::kFlat) unit_of_codes(units - 1).finish();
+  }
+  __device__ __forceinline__ void prefetch() const {
+    all_scales().prefetch();
+#pragma unroll 1
+    for (int unit = 0; unit < units; ++unit) unit_of_codes(unit).prefetch();
   }
 
  private:

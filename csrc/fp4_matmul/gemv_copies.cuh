@@ -2,6 +2,7 @@
 // sm_90a, needs no torch.
 #pragma once
 
+#include "common/overlap.cuh"
 #include "common/sm90_bulk_copy.cuh"
 #include "common/sm90_mbarrier.cuh"
 #include "fp4_matmul/shared_words.cuh"
@@ -26,6 +27,9 @@ class GemvStretch {
 
   __device__ __forceinline__ void copy(uint32_t barrier) const {
     if (whole_ > 0) sm90::bulk_copy(shared_, from_, whole_, barrier);
+  }
+  __device__ __forceinline__ void prefetch() const {
+    if (whole_ > 0) prefetch_to_l2(from_, whole_);
   }
   __device__ __forceinline__ void finish() const {
     const int at = whole_ + static_cast<int>(threadIdx.x);

@@ -5,13 +5,13 @@
 // memory at once, codes by the copy engine. Its warps take slices, 256 of K of eight rows, in the
 // order in which they come, and wait for each other only before the sums of the slices are added.
 //
-// 7.1 us at 5003 x 4112, bfloat16 and NVFP4, for 8.6 of the ragged panels; 7.0 and 8.0 in MXFP4;
-// reading alone takes 4.4. What 16 warps execute costs 2 ns an instruction, and is most of the
-// rest: no better are copies by threads, 4 bytes of scales at a time above all (9.0 to 11), the
-// weight straight into registers, where x comes behind it (7.6), scales that multiply codes of one
-// row along a warp, rows of scales apart so that lanes meet no bank twice (7.4 where threads move
-// them, 8.1 where the copy engine brings each), and x ordered by each warp for itself, without a
-// barrier of the block, and kept for all its units (7.1).
+// 7.15 us at 5003 x 4368, bfloat16 and NVFP4, 7.0 in MXFP4; where a warp has one slice only
+// gemv_slice_kernel.cuh is faster. Before it was there, at 5003 x 4112, 7.1 us for 8.6 of the
+// ragged panels; 7.0 and 8.0 in MXFP4; reading alone takes 4.4. No better are copies by threads, 4
+// bytes of scales at a time above all (9.0 to 11), the weight straight into registers, where x
+// comes behind it (7.6), scales that multiply codes of one row along a warp, and rows of scales
+// apart so that lanes meet no bank twice (7.4 where threads move them, 8.1 where the copy engine
+// brings each).
 #pragma once
 
 #include "common/overlap.cuh"

@@ -22,8 +22,8 @@ struct GemvStep {
   using scalar_t = typename Tile::scalar_t;
   static constexpr bool kMx = Tile::kFormat == Fp4Format::mxfp4;
   static constexpr bool kHalf = std::is_same_v<scalar_t, __half>;
-  static constexpr int kChains = kMx ? 1 : 2;  // blocks of 32 codes
-  static constexpr int kLaneScales = kChains;
+  static constexpr int kBlocks = kMx ? 1 : 2;  // of 32 codes
+  static constexpr int kLaneScales = kBlocks;
 
   uint4 codes[2];
   uint32_t scales[2];
@@ -62,12 +62,14 @@ struct GemvStep {
     }
   }
 
-  // sums[h]: this lane's products of place h.
-  __device__ __forceinline__ void multiply(float (&sums)[2], bool lifted, float factor) const {
+  // sums[h]: this lane's products of place h. `swapped`: codes and scales of the row are in each
+  // other's place, x is not.
+  __device__ __forceinline__ void multiply(float (&sums)[2], bool lifted, float factor,
+                                           bool swapped = false) const {
     if (kHalf || lifted) {
-      multiply_lifted(sums);
+      multiply_lifted(sums, swapped);
     } else {
-      multiply_pairs_by_scale(sums, factor);
+      multiply_pairs_by_scale(sums, factor, swapped);
     }
   }
 
@@ -81,38 +83,43 @@ struct GemvStep {
     return w == 0 ? v.x : (w == 1 ? v.y : (w == 2 ? v.z : v.w));
   }
 
-  __device__ __forceinline__ void multiply_lifted(float (&sums)[2]) const {
-    float factors[2][kChains];
+  // Of mma's four sums of a lane, that of place h.
+  __device__ static __forceinline__ float own_sum(const float (&sum)[4], int h, bool swapped) {
+    return h == 0 ? (swapped ? sum[1] : sum[0]) : (swapped ? sum[2] : sum[3]);
+  }
+
+  __device__ __forceinline__ void multiply_lifted(float (&sums)[2], bool swapped) const {
+    float factors[2][kBlocks];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const typename StreamColumns<Tile>::Factors of(scales[h]);
 #pragma unroll
-      for (int c = 0; c < kChains; ++c) factors[h][c] = of.of[c];
+      for (int c = 0; c < kBlocks; ++c) factors[h][c] = of.of[c];
     }
-    float block[kChains][4] = {};
+    float block[2][4] = {};  // of 16 codes each, as an instruction waits for the one before it
 #pragma unroll
     for (int w = 0; w < 4; ++w) {
       uint32_t a[4], b[4];
       stream_pairs(scalar_t{}, word(0, w), a);
       stream_pairs(scalar_t{}, word(1, w), b);
-      float(&sum)[4] = block[w * kChains / 4];
+      float(&sum)[4] = block[w / 2];
       mma(scalar_t{}, sum, a[0], b[0], a[1], b[1], x[w].x, x[w].y);
       mma(scalar_t{}, sum, a[2], b[2], a[3], b[3], x[w].z, x[w].w);
     }
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      sums[h] = 0.0f;
-#pragma unroll
-      for (int c = 0; c < kChains; ++c) {
-        const float products = block[c][3 * h];
-        sums[h] = fmaf(kMx ? products * StreamColumns<Tile>::kBlockFactor : products, factors[h][c],
-                       sums[h]);
+      const float low = own_sum(block[0], h, swapped), high = own_sum(block[1], h, swapped);
+      if constexpr (kMx) {
+        sums[h] = (low + high) * StreamColumns<Tile>::kBlockFactor * factors[h][0];
+      } else {
+        sums[h] = fmaf(high, factors[h][1], fmaf(low, factors[h][0], 0.0f));
       }
     }
   }
 
   // For any bfloat16 x: scales multiply codes.
-  __device__ __forceinline__ void multiply_pairs_by_scale(float (&sums)[2], float factor) const {
+  __device__ __forceinline__ void multiply_pairs_by_scale(float (&sums)[2], float factor,
+                                                          bool swapped) const {
     constexpr __nv_bfloat16 kElement{};
     float block[4] = {};
 #pragma unroll
@@ -132,8 +139,8 @@ struct GemvStep {
       mma(kElement, block, a[0], b[0], a[1], b[1], x[w].x, x[w].y);
       mma(kElement, block, a[2], b[2], a[3], b[3], x[w].z, x[w].w);
     }
-    sums[0] = block[0];
-    sums[1] = block[3];
+    sums[0] = own_sum(block, 0, swapped);
+    sums[1] = own_sum(block, 1, swapped);
   }
 };
 

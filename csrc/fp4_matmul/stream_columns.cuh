@@ -23,6 +23,20 @@ __device__ __forceinline__ bool can_lift(uint32_t pair) {
   return fits(pair & 0x7FFFu) & fits(pair >> 16 & 0x7FFFu);
 }
 
+// The same of eight elements: 25 instructions for 80, which count where each warp has its own x.
+__device__ __forceinline__ bool can_lift_all(const uint4& v) {
+  constexpr int kLeast = 0x1280 - 1 - 0x8000, kMost = 0x4D00;
+  uint32_t most = 0, least = 0x7FFF7FFFu;
+#pragma unroll
+  for (const uint32_t pair : {v.x, v.y, v.z, v.w}) {
+    most = __vmaxu2(most, pair & 0x7FFF7FFFu);
+    // As signed numbers zeros are the largest, others their magnitude - 1 from the smallest on.
+    least = __vmins2(least, (pair | 0x80008000u) - 0x00010001u);
+  }
+  return static_cast<int>(most >> 16) < kMost && static_cast<int>(most & 0xFFFFu) < kMost &&
+         static_cast<int16_t>(least >> 16) >= kLeast && static_cast<int16_t>(least) >= kLeast;
+}
+
 template <typename Tile>
 struct StreamColumns {
   using Step = StreamStep<Tile>;
