@@ -153,7 +153,7 @@ void check_stretches() {
 void check_fused() {
   std::mt19937_64 random(2);
   int chosen[257][4] = {}, in_parts[257][3][4] = {};  // tokens, blocks of a cluster, parts
-  int in_boxes[2][4] = {};
+  int in_boxes[129][4] = {};                          // of tiles of so many rows of x
   for (int i = 0; i < 300000; ++i) {
     const int sms = i % 4 == 0 ? 1 + static_cast<int>(random() % 160) : kH200Sms;
     const int64_t M = 1 + random() % (int64_t{1} << (random() % 16));
@@ -190,9 +190,11 @@ void check_fused() {
     const my_ops::FusedPlan near = my_ops::plan_fused(M, near_N, near_K, false, sms);
     const int scale_block = i % 2 ? 16 : 32;
     if (!my_ops::fused_takes_boxes(near, near_N, near_K, scale_block)) continue;
-    ++in_boxes[near.tokens / 128][near.splits];
-    expect((near.tokens == 64 || near.tokens == 128) && near.sharers == 1 && near.parts == 1,
+    ++in_boxes[near.tokens][near.splits];
+    expect(near.tokens >= 32 && near.tokens <= 128 && near.sharers == 1 && near.parts == 1,
            "a kernel that takes boxes", M, near_N, near_K, sms);
+    expect(near_K / my_ops::kFusedDepth >= near.splits * my_ops::fused_depth_groups(near.tokens),
+           "a first step of each group", M, near_N, near_K, sms);
     expect(near_K / scale_block % 16 == 0 && near_K % my_ops::kFusedDepth == 0 && near_N % 16 == 0,
            "whole boxes", M, near_N, near_K, sms);
   }
@@ -201,8 +203,9 @@ void check_fused() {
            0);
   }
   expect(chosen[16][1] && chosen[192][2] && chosen[256][2], "each tile", 0, 0, 0, 0);
-  for (const auto& of_tokens : in_boxes) {
-    expect(of_tokens[1] && of_tokens[2] && of_tokens[3], "boxes of each split", 0, 0, 0, 0);
+  for (const int tokens : {32, 64, 128}) {
+    const auto& of_splits = in_boxes[tokens];
+    expect(of_splits[1] && of_splits[2] && of_splits[3], "boxes of each split", tokens, 0, 0, 0);
   }
   for (const int tokens : {64, 128}) {
     expect(in_parts[tokens][1][3] && in_parts[tokens][2][2] && in_parts[tokens][2][3],

@@ -79,16 +79,30 @@ struct FragmentScale {
   float sum_factor = 1.0f;
 };
 
-// A small global scale goes into bfloat16 pairs, so that sums of large x do not overflow before it.
+// The scale_factor alone. A small global scale goes into bfloat16 pairs, so that sums of large x do
+// not overflow before it: as the power of two that amax is near, 2688 times the scale, for kernels
+// that cannot wait for its divisions before their first product.
+template <typename scalar_t, Fp4Format kFormat>
+__device__ __forceinline__ float pair_factor(const float* amax) {
+  if constexpr (kFormat == Fp4Format::mxfp4 || std::is_same_v<scalar_t, __half>) return 1.0f;
+  int moved = 0;
+  if (amax != nullptr && *amax != 0.0f) {
+    const int exponent = static_cast<int>(float_bits(*amax) >> 23 & 0xFF) - 127 - 11;
+    moved = min(max(exponent, -100), 0);
+  }
+  return bits_float((127 + 119 + moved) << 23);
+}
+
 template <typename scalar_t, Fp4Format kFormat>
 __device__ __forceinline__ FragmentScale fragment_scale(const float* amax) {
   constexpr bool kHalf = std::is_same_v<scalar_t, __half>;
   if constexpr (kFormat == Fp4Format::mxfp4) return {1.0f, 0x1p5f};
   const float global = amax == nullptr ? 1.0f : nvfp4_tensor_scale(*amax).global;
   if constexpr (kHalf) return {1.0f, global * 0x1p14f};
-  const int exponent = static_cast<int>(float_bits(global) >> 23) - 127;
-  const int moved = min(max(exponent, -100), 0);
-  return {bits_float((127 + 119 + moved) << 23), global * bits_float((127 + 7 - moved) << 23)};
+  const float factor = pair_factor<scalar_t, kFormat>(amax);
+  constexpr uint32_t kBoth = uint32_t{2 * 127 + 126}
+                             << 23;  // exponents of factors whose product is 2^126
+  return {factor, global * bits_float(kBoth - float_bits(factor))};
 }
 
 // The scales of 32 codes: [0] for the first 16, [1] for the others.

@@ -32,6 +32,7 @@ struct FusedTiles {
   using Tokens32 = Tile<32, 256, 4, 2, 5, 2, 1>;
   using Tokens64 = Tile<64, 128, 6, 3, 3, 2, 2>;
   using Tokens128 = Tile<128, 128, 5, 2, 3, 2, 2>;
+  using Tokens32Boxes = Tile<32, 256, 4, 4, 4, 2, 1, false, false, true>;
   using Tokens64Boxes = Tile<64, 256, 4, 4, 4, 2, 2, false, false, true>;
   using Tokens128Boxes = Tile<128, 128, 5, 3, 3, 2, 2, false, false, true>;
   using Tokens64Mail = Tile<64, 128, 6, 3, 3, 2, 2, true>;
@@ -129,6 +130,7 @@ void launch_tokens(RaggedArguments args, const FusedPlan& plan) {
   }
   if constexpr (!Tiles::Tokens64::kRagged) {
     if (plan.takes_boxes) {
+      if (plan.tokens == 32) return launch_tile<typename Tiles::Tokens32Boxes>(args, plan);
       if (plan.tokens == 64) return launch_tile<typename Tiles::Tokens64Boxes>(args, plan);
       return launch_tile<typename Tiles::Tokens128Boxes>(args, plan);
     }

@@ -8,8 +8,17 @@
 // (bfloat16 and NVFP4; 27.6 for 27.8 float16 and MXFP4), 90 for 94.
 //
 // At the start of a block the engine is slow, as it has to ask for its maps first, so warps bring
-// the first step: 20.7 us without that. Also slower: two steps by the warps, or boxes on their way
-// before x is, in whose way they come (20.6); fewer slots (20.2) or shorter stages of x.
+// their first step: 20.7 us without that. Also slower: two steps by the warps, or boxes on their
+// way before x is, in whose way they come (20.6); fewer slots (20.2) or shorter stages of x.
+//
+// Nor does x come at once (produce_from_image): what is for later steps would be in the way of the
+// first: 19.1 us for 19.25 at 64 rows. With 32 rows boxes wait for the first x, too: 16.25 us for
+// 16.4 (16.55 where all comes at once), 15.2 for 15.55 at 14336 x 4096; with 64 they are late then
+// (20.2). With 32 rows boxes take 16.25 for 16.7 by the warps that decode, 17.05 before they began
+// sooner (fused_scale.cuh), fp16 16.0 for 16.8, MXFP4 15.75 for 16.6 and 16.5 for 17.1. No faster:
+// five or six slots (16.45, 16.75), stages of half a step (16.7), the words of a step in twos with
+// two sets of registers (17.1) or one by one (16.55), x as it lies, which four warps bring into
+// order (18.9 to 20), and the weight on its way to L2 before x is (17.4 to 19.5).
 #pragma once
 
 #include "common/sm90_bulk_copy.cuh"
@@ -56,18 +65,21 @@ class BoxProducer {
       sm90::init_barrier(first.full() + slot * 8, 1);
       sm90::init_barrier(first.empty() + slot * 8, Tile::kRowWarps);
     }
+    sm90::init_barrier(base + Tile::kFirstX, 1);
     sm90::fence_barrier_init();
-    sm90::arrive(first.full());  // the warps know themselves when it is here
+    // The warps know themselves when these are here.
+    for (int slot = 0; slot < Tile::kDepthGroups; ++slot) sm90::arrive(first.full() + slot * 8);
   }
 
   __device__ __forceinline__ BoxProducer(const FusedArguments& args, const FusedWorks& works,
                                          uint32_t base)
       : args_(args), works_(works), at_(base), number_(works.first) {
     begin_work();
-    go_on();
+    for (int i = 0; i < Tile::kDepthGroups; ++i) go_on();
   }
 
   __device__ __forceinline__ void copy_all() {
+    if constexpr (Tile::kDepthGroups > 1) sm90::wait_barrier(at_.base + Tile::kFirstX, 0);
 #pragma unroll 1
     for (; number_ < works_.end; go_on()) {
       sm90::wait_barrier(at_.empty(), at_.place.parity ^ 1);
@@ -102,7 +114,6 @@ class BoxProducer {
 // The slots as a warp that decodes goes through them: WeightRing's part in multiply().
 template <typename Tile>
 struct BoxRing {
-  static_assert(!Tile::kWeightBoxes || Tile::kDepthGroups == 1, "every warp has every step");
   BoxPlace<Tile> at;
   int shift = 0;  // from where a box of scales begins to those of the step
   int left = 0;   // steps from there on
@@ -110,18 +121,19 @@ struct BoxRing {
   __device__ __forceinline__ BoxRing(const FusedArguments&, uint32_t base, int /*warp*/)
       : at(base) {}
 
-  // Asks for what the warp has of a block's first step.
+  // Asks for what the warp has of its first step.
   __device__ __forceinline__ void fetch_first(const FusedArguments& args, const FusedWork& work,
                                               int warp) const {
-    const int lane = threadIdx.x % 32, first_row = warp * 16;
+    const int lane = threadIdx.x % 32, first_row = warp % Tile::kRowWarps * 16;
+    const int group = warp / Tile::kRowWarps, step = work.first_step + group;
     const int64_t n = work.row_tile * Tile::kRows + first_row;
     const int valid = n < args.out.N ? 16 : 0;  // as in boxes zeros behind the last row
     const int64_t code_bytes = args.out.K / 2;
     const int64_t scale_bytes = args.out.K / fp4_block_size(Tile::kFormat);
     const int row = first_row + lane / 8;
-    const uint32_t slot = at.memory();
-    const uint8_t* const codes = args.codes + (n + lane / 8) * code_bytes +
-                                 (work.first_step * (kFusedDepth / 2) + lane % 8 * 16);
+    const uint32_t slot = at.memory() + group * Tile::kSlotBytes;
+    const uint8_t* const codes =
+        args.codes + (n + lane / 8) * code_bytes + (step * (kFusedDepth / 2) + lane % 8 * 16);
 #pragma unroll
     for (int r = 0; r < 16; r += 4) {
       const int chunk = sm90::swizzled_chunk<128>((row + r) % 8, lane % 8);
@@ -129,8 +141,7 @@ struct BoxRing {
     }
     if (lane < 16) {
       copy_async_to<16>(slot + Tile::kCodeBytes + (first_row + lane) * Tile::kScalePitch,
-                        args.scales + (n + lane) * scale_bytes + first_scale<Tile>(work.first_step),
-                        valid);
+                        args.scales + (n + lane) * scale_bytes + first_scale<Tile>(step), valid);
     }
   }
 
@@ -141,20 +152,28 @@ struct BoxRing {
     __syncwarp();
   }
 
-  __device__ __forceinline__ void aim(const FusedWork& work, int position) {
-    at.place = SlotPlace<Tile>::after(position);
+  __device__ __forceinline__ void aim(const FusedWork& work, int first_step) {
     left = work.steps();
-    shift = work.first_step * Tile::kRowScales % kBoxScales;
+    shift = first_step * Tile::kRowScales % kBoxScales;
   }
 
-  __device__ __forceinline__ void begin(int /*position*/) const {}
+  // At the first step of the warp.
+  __device__ __forceinline__ void begin(int position) {
+    at.place = SlotPlace<Tile>::after(position);
+  }
   // The shared address of the slot, when its bytes are there.
   __device__ __forceinline__ uint32_t next() const {
     sm90::wait_barrier(at.full(), at.place.parity);
     return at.memory();
   }
 
-  // The warp has read the slot; gives the next one. Without a branch, which the tensor cores'
+  // The warp has read the slot. Of two groups, whose scales then lie alike in all their steps.
+  __device__ __forceinline__ void release() {
+    if (threadIdx.x % 32 == 0) sm90::arrive(at.empty());
+    at.advance(Tile::kDepthGroups);
+  }
+
+  // The same; gives the next one. Without a branch, which the tensor cores'
   // instructions do not bear: behind the last step it waits for that once more, before others may
   // fill it.
   __device__ __forceinline__ uint32_t release_for_next() {

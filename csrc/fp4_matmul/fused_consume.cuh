@@ -6,6 +6,7 @@
 #include "fp4_matmul/fused_missing.cuh"
 #include "fp4_matmul/fused_multiply.cuh"
 #include "fp4_matmul/fused_output.cuh"
+#include "fp4_matmul/fused_scale.cuh"
 #include "fp4_matmul/fused_work.cuh"
 
 namespace my_ops {
@@ -16,18 +17,11 @@ __device__ __forceinline__ void consume(const FusedArguments& args, uint32_t bas
                                         WeightSource<Tile>& slots, const FusedWorks& works,
                                         const Amaxes& amaxes) {
   using scalar_t = typename Tile::scalar_t;
-  // Two calls each: a pointer that may be null would have the numbers lie in memory.
-  const FragmentScale weight = args.amax == nullptr
-                                   ? fragment_scale<scalar_t, Tile::kFormat>(nullptr)
-                                   : fragment_scale<scalar_t, Tile::kFormat>(&amaxes.weight);
-  float x_factor = 1.0f;
-  if (args.x_is_nvfp4) {
-    const FragmentScale of_x = args.x_amax == nullptr
-                                   ? fragment_scale<__half, Fp4Format::nvfp4>(nullptr)
-                                   : fragment_scale<__half, Fp4Format::nvfp4>(&amaxes.x);
-    x_factor = of_x.sum_factor;
-  }
-  const ResultScale scale = result_scale(weight.sum_factor, x_factor);
+  // Ragged weights have no warp to spare (share_scale).
+  ResultScale scale;
+  if constexpr (Tile::kRagged) scale = scale_of_results<Tile>(args, amaxes);
+  const float factor = args.amax == nullptr ? pair_factor<scalar_t, Tile::kFormat>(nullptr)
+                                            : pair_factor<scalar_t, Tile::kFormat>(&amaxes.weight);
   const int group = warp / Tile::kRowWarps;
 
   wait_for_previous_kernel();
@@ -40,14 +34,12 @@ __device__ __forceinline__ void consume(const FusedArguments& args, uint32_t bas
     float sums[Tile::kAccumulators];
 #pragma unroll
     for (int i = 0; i < Tile::kAccumulators; ++i) sums[i] = 0.0f;
-    if constexpr (Tile::kWeightBoxes) slots.aim(work, first_position);
+    if constexpr (Tile::kWeightBoxes) slots.aim(work, work.first_step + group);
     bool fit;
     if (Tile::kDepthGroups == 1 || group == 0) {
-      fit = multiply<Tile, 0>(sums, slots, base, barriers, first_position, steps,
-                              weight.scale_factor);
+      fit = multiply<Tile, 0>(sums, slots, base, barriers, first_position, steps, factor);
     } else {
-      fit = multiply<Tile, 1>(sums, slots, base, barriers, first_position, steps,
-                              weight.scale_factor);
+      fit = multiply<Tile, 1>(sums, slots, base, barriers, first_position, steps, factor);
     }
     if (Tile::kFormat == Fp4Format::mxfp4 && !__all_sync(~0u, fit)) {
       add_missing<Tile>(sums, args, work, warp_row<Tile>(args, work, warp), group);
@@ -71,6 +63,7 @@ __device__ __forceinline__ void consume(const FusedArguments& args, uint32_t bas
     }
     if (Tile::kDepthGroups > 1 && group > 0) continue;
 
+    if constexpr (!Tile::kRagged) scale = shared_scale<Tile>(base);
     const StripWriter writer(args.out, scale, warp_row<Tile>(args, work, warp));
     const int64_t first_token = int64_t{work.token_tile} * Tile::kTokens;
     if (Tile::kMail || work.split) {

@@ -40,12 +40,15 @@ __global__ void MY_OPS_SM90_BLOCKS(Tile::kThreads)
   FusedWorks works(args);
   if constexpr (Tile::kMail) works.share_tiles();
   Amaxes amaxes;
+  const auto load_amaxes = [&] {
+    if (Tile::kRagged || Tile::kFactor) amaxes.load(args);  // else only share_scale() needs them
+  };
   WeightSource<Tile> weight(args, base, warp);
   if (consumes) {
     const FusedWork work = works.template at<Tile>(works.first);
     if constexpr (!Tile::kBlockSlots) aim_ring(args, weight, work, warp);
     if (args.image != nullptr) {
-      amaxes.load(args);  // before what would keep it waiting
+      load_amaxes();  // before what would keep it waiting
       if constexpr (!Tile::kBlockSlots) fill_ring(weight);
       if constexpr (Tile::kWeightBoxes) weight.fetch_first(args, work, warp);
     }
@@ -57,6 +60,7 @@ __global__ void MY_OPS_SM90_BLOCKS(Tile::kThreads)
     }
   }
   if (threadIdx.x == Tile::kConsumers) {
+    if constexpr (!Tile::kRagged) sm90::init_barrier(base + Tile::kScalePlace, 1);
     for (int stage = 0; stage < Tile::kStages; ++stage) {
       sm90::init_barrier(barriers.full + stage * 8, 1);
       sm90::init_barrier(barriers.empty + stage * 8, Tile::kRowWarps * args.sharers);
@@ -88,11 +92,14 @@ __global__ void MY_OPS_SM90_BLOCKS(Tile::kThreads)
       wait_for_previous_kernel();
       if (asks_for_boxes) BoxProducer<Tile>(args, works, base).copy_all();
     }
+    if constexpr (!Tile::kRagged) {
+      if (weight_part == kWeightWarps - 1) share_scale<Tile>(args, base);
+    }
   } else {
     sm90::claim_registers<Tile::kRegisters>();
     if (args.image == nullptr) {
       wait_for_previous_kernel();
-      amaxes.load(args);
+      load_amaxes();
       if constexpr (!Tile::kBlockSlots) fill_ring(weight);
     }
     if constexpr (Tile::kRagged && Tile::kDepthGroups > 1) {

@@ -94,7 +94,13 @@ __device__ __forceinline__ bool multiply(float (&sums)[Tile::kAccumulators],
         }
         // All of the slot is in registers. In another place this, too, has products wait.
         if constexpr (Tile::kWeightBoxes) {
-          if (half == 1 && p == 0) slot = weight.release_for_next();
+          if (half == 1 && p == 0) {
+            if constexpr (Tile::kLoadsAhead) {
+              slot = weight.release_for_next();
+            } else {
+              weight.release();
+            }
+          }
         }
         sm90::wgmma_fence();
 #pragma unroll

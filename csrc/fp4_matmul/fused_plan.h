@@ -138,12 +138,14 @@ inline FusedPlan plan_fused(int64_t M, int64_t N, int64_t K, bool ragged, int sm
 }
 
 // Whether the copy engine can bring the weight in boxes (fused_boxes.cuh), and faster than warps
-// do. At 8192 x 8192 32 rows of x take 16.9 us instead of 17.1 with NVFP4 and 18.1 instead of 17.9
-// with MXFP4; parts of K, with their few steps, take longer (10.4 us instead of 9.8 at 64 rows,
-// 4096 x 4096).
+// do. Parts of K, with their few steps, take longer: 10.4 us instead of 9.8 at 64 rows of x, 4096 x
+// 4096.
 constexpr bool fused_takes_boxes(const FusedPlan& plan, int64_t N, int64_t K, int scale_block) {
-  return (plan.tokens == 64 || plan.tokens == 128) && plan.parts == 1 &&
-         K % (int64_t{kBoxScales} * scale_block) == 0 && N % 16 == 0;
+  // Warps bring the first step of each depth group.
+  const int64_t first_steps = int64_t{plan.splits} * fused_depth_groups(plan.tokens);
+  return plan.tokens >= 32 && plan.tokens <= 128 && plan.parts == 1 &&
+         K >= first_steps * kFusedDepth && K % (int64_t{kBoxScales} * scale_block) == 0 &&
+         N % 16 == 0;
 }
 
 }  // namespace my_ops

@@ -43,12 +43,14 @@ __device__ __forceinline__ void produce_from_map(const FusedArguments& args, uin
 template <typename Tile>
 __device__ __forceinline__ void produce_from_image(const FusedArguments& args, uint32_t base,
                                                    const FusedBarriers<Tile>& barriers,
-                                                   const FusedWork& work, StagePlace<Tile>& place) {
+                                                   const FusedWork& work, StagePlace<Tile>& place,
+                                                   bool is_first) {
   if (threadIdx.x != Tile::kConsumers) return;
   constexpr int64_t kStepBytes = Tile::kStageBytes * Tile::kStagesOfStep;
   const uint8_t* source =
       args.image + (int64_t{work.token_tile} * args.steps + work.first_step) * kStepBytes;
   const int stages = work.steps() * Tile::kStagesOfStep;
+  constexpr int kFirstStages = 2 * Tile::kStagesOfStep;
   for (int i = 0; i < stages; ++i) {
     const int stage = place.slot;
     sm90::wait_barrier(barriers.empty + stage * 8, place.parity ^ 1);
@@ -57,6 +59,13 @@ __device__ __forceinline__ void produce_from_image(const FusedArguments& args, u
                     barriers.full + stage * 8);
     source += Tile::kStageBytes;
     place = place.ahead(1);
+    if constexpr (Tile::kWeightBoxes) {
+      // What is not needed at once comes when the first x is there, the boxes of the weight, too.
+      if (is_first && i + 1 == min(kFirstStages, stages)) {
+        sm90::wait_barrier(barriers.full, 0);
+        sm90::arrive(base + Tile::kFirstX);
+      }
+    }
   }
 }
 
@@ -71,7 +80,7 @@ __device__ __forceinline__ void produce_x(const FusedArguments& args, uint32_t b
     if constexpr (Tile::kTakesMap) {
       produce_from_map<Tile>(args, base, barriers, work, place, works.rank);
     } else {
-      produce_from_image<Tile>(args, base, barriers, work, place);
+      produce_from_image<Tile>(args, base, barriers, work, place, number == works.first);
     }
     stages += work.steps() * Tile::kStagesOfStep;
     if (work.split && threadIdx.x == Tile::kConsumers) {

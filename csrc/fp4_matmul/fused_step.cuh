@@ -54,13 +54,14 @@ struct HalfStep {
   using scalar_t = typename Tile::scalar_t;
   static constexpr bool kMx = Tile::kFormat == Fp4Format::mxfp4;
   static constexpr int kBytes = Tile::kRowScales / 8;  // of a lane's scales
-  const float factor;
-  uint4 low, high;                       // the words of either row
-  uint32_t low_byte = 0, high_byte = 0;  // of scales
-  uint32_t low_scale[2], high_scale[2];  // pairs for words 0-1 and 2-3
+  const uint32_t factor;                               // a pair of bfloat16
+  uint4 low, high;                                     // the words of either row
+  uint32_t low_byte = 0, high_byte = 0;                // of scales
+  uint32_t low_scale[2], high_scale[2];                // pairs for words 0-1 and 2-3
   FittingScales<scalar_t> fitting;
 
-  __device__ __forceinline__ explicit HalfStep(float factor) : factor(factor) {}
+  __device__ __forceinline__ explicit HalfStep(float factor)
+      : factor(pack_pair(__nv_bfloat16{}, factor, factor)) {}
 
   // Lane t of a quad has 64 t + 32 half of a step, so that the lanes that read two rows at a time
   // meet all banks.
@@ -72,7 +73,7 @@ struct HalfStep {
   // Of the slots of a block: the hardware's swizzle, and scales of two steps.
   __device__ __forceinline__ void load(const BoxRing<Tile>& ring, uint32_t slot, int half) {
     const int g = threadIdx.x % 32 / 4;
-    load_rows(slot, threadIdx.x / 32 * 16 + g, g, half, ring.shift);
+    load_rows(slot, threadIdx.x / 32 % Tile::kRowWarps * 16 + g, g, half, ring.shift);
   }
 
   // Of ragged rows.
@@ -88,8 +89,8 @@ struct HalfStep {
   // What the words have in common.
   __device__ __forceinline__ void begin() {
     if constexpr (!kMx) {
-      nvfp4_scale_pairs<scalar_t>(low_byte, factor, low_scale);
-      nvfp4_scale_pairs<scalar_t>(high_byte, factor, high_scale);
+      block_scales(low_byte, low_scale);
+      block_scales(high_byte, high_scale);
     } else {
       low_scale[0] = low_scale[1] = fitting.pair(low.x | low.y | low.z | low.w, low_byte);
       high_scale[0] = high_scale[1] = fitting.pair(high.x | high.y | high.z | high.w, high_byte);
@@ -113,6 +114,14 @@ struct HalfStep {
   }
 
  private:
+  __device__ __forceinline__ void block_scales(uint32_t bytes, uint32_t (&scales)[2]) const {
+    uint32_t both = nvfp4_scales<scalar_t>(bytes, 1.0f);
+    if constexpr (!std::is_same_v<scalar_t, __half>) {
+      both = multiply_pairs(scalar_t{}, both, factor);
+    }
+    halves_twice(both, scales);
+  }
+
   // `turn`: how the chunks of a row of codes lie. `shift`: of scales in theirs.
   __device__ __forceinline__ void load_rows(uint32_t slot, int row, int turn, int half, int shift) {
     const int t = threadIdx.x % 4;

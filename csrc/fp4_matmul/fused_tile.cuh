@@ -65,6 +65,8 @@ struct FusedTile {
   static constexpr bool kRagged = kRagged_, kMail = kMail_;
   static constexpr bool kResultBoxes = kResultBoxes_, kWeightBoxes = kWeightBoxes_;
   using Arguments = std::conditional_t<kRagged, RaggedArguments, FusedArguments>;
+  // Whether pairs have a factor that comes of amax (pair_factor).
+  static constexpr bool kFactor = kFormat == Fp4Format::nvfp4 && !std::is_same_v<scalar_t, __half>;
   static constexpr int kTokens = kTokens_, kDepthGroups = fused_depth_groups(kTokens);
   static constexpr bool kTakesMap = fused_takes_map(kTokens, kRagged);
   static constexpr bool kEndsEarly = fused_ends_early(kTokens, kRagged);
@@ -104,13 +106,16 @@ struct FusedTile {
   static constexpr int kSlotsAt =
       kStaging + (kResultBoxes ? kConsumers / 128 * kOutputStagingBytes : 0);
   static constexpr int kSlotsEnd = kSlotsAt + kRings * kSlots * kSlotBytes;
-  // They take the place of the group's own slots; ragged ones may be on their way already.
-  static constexpr int kSumPitch = kRagged ? 32 * kAccumulators * 4 : kSlots * kSlotBytes;
-  static constexpr int kGroupSums = kRagged ? kSlotsEnd : kSlotsAt + kRowWarps * kSumPitch;
+  // They take the place of the group's own slots; those of a block may be in use.
+  static constexpr int kSumPitch = kBlockSlots ? 32 * kAccumulators * 4 : kSlots * kSlotBytes;
+  static constexpr int kGroupSums = kBlockSlots ? kSlotsEnd : kSlotsAt + kRowWarps * kSumPitch;
   static constexpr int kBarriers =
-      kSlotsEnd + (kRagged && kDepthGroups > 1 ? kRowWarps * kSumPitch : 0);
+      kSlotsEnd + (kBlockSlots && kDepthGroups > 1 ? kRowWarps * kSumPitch : 0);
   static constexpr int kSlotBarriers = kBarriers + 256;
-  static constexpr int kSharedBytes = kSlotBarriers + (kBlockSlots ? 16 * kSlots : 0);
+  // The scale of results with a barrier (fused_scale.cuh), and one for the first x (BoxProducer).
+  static constexpr int kScalePlace = kSlotBarriers + (kBlockSlots ? 16 * kSlots : 0);
+  static constexpr int kFirstX = kScalePlace + 16;
+  static constexpr int kSharedBytes = kFirstX + 8;
   static_assert(kSharedBytes <= 227 * 1024, "what a block may have");
   static_assert(16 * kStages + 8 + 8 * ((kStrips / 2 + 1) / 2) <= 256,
                 "two a stage, those of an exchange");
