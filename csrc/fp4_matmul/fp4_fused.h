@@ -1,4 +1,4 @@
-// The products of fp4_matmul that run on Hopper's tensor cores. Included by fp4_matmul_cuda.cu.
+// The products that the fused kernel computes (fused_kernel.cuh), on Hopper.
 #pragma once
 
 #include <functional>

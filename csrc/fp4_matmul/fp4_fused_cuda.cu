@@ -24,22 +24,28 @@ namespace {
 template <typename scalar_t, Fp4Format kFormat, bool kRagged>
 struct FusedTiles {
   template <int kTokens, int kStageDepth, int kStages, int kSlots, int kRaggedSlots, int kWords,
-            int kBuffers, bool kMail = false, bool kResults = false, bool kWeight = false>
+            int kBuffers, bool kMail = false, bool kResultBoxes = false, bool kWeightBoxes = false>
   using Tile =
       FusedTile<scalar_t, kFormat, kTokens, kStageDepth, kStages, kRagged ? kRaggedSlots : kSlots,
-                kWords, kBuffers, kRagged, kMail, kResults, kWeight>;
+                kWords, kBuffers, kRagged, kMail, kResultBoxes, kWeightBoxes>;
   using Tokens16 = Tile<16, 256, 6, 3, 6, 2, 1>;
   using Tokens32 = Tile<32, 256, 4, 2, 5, 2, 1>;
   using Tokens64 = Tile<64, 128, 6, 3, 3, 2, 2>;
   using Tokens128 = Tile<128, 128, 5, 2, 3, 2, 2>;
-  using Tokens32Boxes = Tile<32, 256, 4, 4, 4, 2, 1, false, false, true>;
-  using Tokens64Boxes = Tile<64, 256, 4, 4, 4, 2, 2, false, false, true>;
-  using Tokens128Boxes = Tile<128, 128, 5, 3, 3, 2, 2, false, false, true>;
   using Tokens64Mail = Tile<64, 128, 6, 3, 3, 2, 2, true>;
   using Tokens128Mail = Tile<128, 128, 5, 2, 3, 2, 2, true>;
   using Tokens192 = Tile<192, 64, kRagged ? 6 : 7, 3, 3, 1, 2>;
   using Tokens256 = Tile<256, 64, 5, 3, 3, 1, 2>;
-  using Tokens256Boxes = Tile<256, 64, 4, 3, 3, 1, 2, false, true>;
+
+  // Never of ragged rows.
+  template <int kTokens, int kStageDepth, int kStages, int kSlots, int kWords, int kBuffers,
+            bool kResultBoxes, bool kWeightBoxes>
+  using BoxTile = Tile<kTokens, kStageDepth, kStages, kSlots, kSlots, kWords, kBuffers, false,
+                       kResultBoxes, kWeightBoxes>;
+  using Tokens32WeightBoxes = BoxTile<32, 256, 4, 4, 2, 1, false, true>;
+  using Tokens64WeightBoxes = BoxTile<64, 256, 4, 4, 2, 2, false, true>;
+  using Tokens128WeightBoxes = BoxTile<128, 128, 5, 3, 2, 2, false, true>;
+  using Tokens256ResultBoxes = BoxTile<256, 64, 4, 3, 1, 2, true, false>;
 };
 
 FusedPlan plan_for(const Fp4FactorView& b, const TensorView& y) {
@@ -130,9 +136,9 @@ void launch_tokens(RaggedArguments args, const FusedPlan& plan) {
   }
   if constexpr (!Tiles::Tokens64::kRagged) {
     if (plan.takes_boxes) {
-      if (plan.tokens == 32) return launch_tile<typename Tiles::Tokens32Boxes>(args, plan);
-      if (plan.tokens == 64) return launch_tile<typename Tiles::Tokens64Boxes>(args, plan);
-      return launch_tile<typename Tiles::Tokens128Boxes>(args, plan);
+      if (plan.tokens == 32) return launch_tile<typename Tiles::Tokens32WeightBoxes>(args, plan);
+      if (plan.tokens == 64) return launch_tile<typename Tiles::Tokens64WeightBoxes>(args, plan);
+      return launch_tile<typename Tiles::Tokens128WeightBoxes>(args, plan);
     }
   }
   if (plan.tokens == 16) return launch_tile<typename Tiles::Tokens16>(args, plan);
@@ -142,7 +148,7 @@ void launch_tokens(RaggedArguments args, const FusedPlan& plan) {
   if (plan.tokens == 192) return launch_tile<typename Tiles::Tokens192>(args, plan);
   if constexpr (!Tiles::Tokens256::kRagged) {
     if (plan.later_tiles && map_results(args)) {
-      return launch_tile<typename Tiles::Tokens256Boxes>(args, plan);
+      return launch_tile<typename Tiles::Tokens256ResultBoxes>(args, plan);
     }
   }
   launch_tile<typename Tiles::Tokens256>(args, plan);
@@ -266,14 +272,9 @@ bool fp4_fused_dense(const TensorView& x, const Fp4FactorView& b, const TensorVi
   args.x = {data, x.stride(0), x.stride(1), vectors};
   OwnedTensor memory;
   if (!bring_dense(args, memory, y, b, plan)) return false;
-  const bool half = x.scalar_type() == ScalarType::Half, nvfp4 = b.format == Fp4Format::nvfp4;
-  if (half) {
-    nvfp4 ? launch_fused<__half, Fp4Format::nvfp4>(args, plan)
-          : launch_fused<__half, Fp4Format::mxfp4>(args, plan);
-  } else {
-    nvfp4 ? launch_fused<__nv_bfloat16, Fp4Format::nvfp4>(args, plan)
-          : launch_fused<__nv_bfloat16, Fp4Format::mxfp4>(args, plan);
-  }
+  with_types(x, b.format, [&](auto element, auto format) {
+    launch_fused<decltype(element), decltype(format)::value>(args, plan);
+  });
   return true;
 }
 

@@ -57,13 +57,9 @@ bool fp4_gemv(const TensorView& x, const Fp4FactorView& b, const TensorView& bia
       plan_gemv(y.size(1), b.depth(), fp4_block_size(b.format),
                 static_cast<int64_t>(device.sharedMemPerBlockOptin), device.multiProcessorCount)};
   if (args.plan.blocks == 0) return false;
-  const auto launch_for = [&](auto format) {
-    constexpr Fp4Format kFormat = decltype(format)::value;
-    x.scalar_type() == ScalarType::Half ? launch_gemv<__half, kFormat>(args)
-                                        : launch_gemv<__nv_bfloat16, kFormat>(args);
-  };
-  b.format == Fp4Format::nvfp4 ? launch_for(std::integral_constant<Fp4Format, Fp4Format::nvfp4>{})
-                               : launch_for(std::integral_constant<Fp4Format, Fp4Format::mxfp4>{});
+  with_types(x, b.format, [&](auto element, auto format) {
+    launch_gemv<decltype(element), decltype(format)::value>(args);
+  });
   return true;
 }
 

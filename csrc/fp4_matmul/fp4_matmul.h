@@ -8,15 +8,38 @@
 // grad and bias are float32, float16 or bfloat16 in any layout. Sums are float32 on CUDA and on the
 // CPU; a result is rounded once, to the dtype that is asked for.
 //
-// Kernels on CUDA. Any product: fp4_matmul_kernel.cuh. A second factor with at least 2^20 elements
-// that is stored along the contracted dimension: stream_kernel.cuh for up to 8 rows of 16 bits,
-// on Hopper box_panel_kernel.cuh for up to 32, panel_kernel.cuh for up to 16 where K is short or
-// the copy engine cannot read the weight, and for few with a long K; where rows are ragged,
-// gemv_kernel.cuh for one, gemv_slice_kernel.cuh for one where K is 4096 or little more, which also
-// need not be ragged, ragged_kernel.cuh and stretch_kernel.cuh for up to 16; and fused_kernel.cuh
-// for more, and for FP4 x. One that is stored along the other, as the gradients' are:
-// outer_kernel.cuh for few rows, wide_kernel.cuh on Hopper for more, both of 16 bits. Two dense
-// operands of a large product are quantized together there, by pair_kernel.cuh.
+// Which kernel multiplies a dense x [M, K] by packed b [K, N] on CUDA: fp4_matmul_dense_cuda asks
+// these launchers in turn, and each launches one of its kernels, the first here that takes the
+// product, or answers false. b is stored along K (fp4_linear) or along N (gradients); "GPU" is the
+// compute capability. Ragged: K is no multiple of 64 (NVFP4) or 128 (MXFP4), ragged_rows.h. All but
+// the last take an x of 16 bits, and a b of 2^20 elements or more. The exact bounds, with the times
+// behind them, are in the *_plan.h; operands that begin at odd addresses go to the last.
+//
+//   launcher         kernel                 b  M      GPU   takes
+//   fp4_gemv         gemv_slice_kernel.cuh  K  1      9.0   K = 4096, or ragged up to 4224
+//                    gemv_kernel.cuh        K  1      9.0   ragged, K >= 4096, SMs hold b at once
+//   fp4_stream       box_panel_kernel.cuh   K  <= 32  9.0   K % 256 == 0 (MXFP4: 512)
+//                    stretch_kernel.cuh     K  3..16  9.0   ragged, 2048 <= K <= 5120
+//                    ragged_kernel.cuh      K  <= 16  9.0   ragged, N <= 48 for each SM
+//                    panel_kernel.cuh       K  <= 16  9.0   not ragged; M <= 8: K > 8192
+//                    stream_kernel.cuh      K  <= 8   8.0+  any such M
+//   fp4_outer        outer_kernel.cuh       N  <= 64  9.0+  N % 128 == 0; not float16 with MXFP4
+//   fp4_fused_dense  fused_kernel.cuh       K  any    9.0   K % 16 == 0; decodes into registers
+//   fp4_wide         wide_kernel.cuh        N  any    9.0   N % 8 == 0; widens b to 16 bits first
+//   launch_product   fp4_matmul_kernel.cuh  *  any    8.0+  all else: float32, small, misaligned
+//
+// Float16 x with MXFP4: fp4_wide may set flags (fp4_misfits.cuh), and where one is set
+// fp4_matmul_kernel computes the product again behind it. Two packed operands go to the fused
+// kernel, else to the last; two dense ones of a large product are quantized together first
+// (pair_kernel.cuh).
+//
+// Words of these files. Tokens: rows of x; group: eight of them. Rows, columns: of the weight as
+// fp4_linear has it, [N, K]. Step: the part of K that a warp takes at a time, and slot: where it
+// lies in shared memory; stage: the same of x. Panel: some rows of the weight, all of K. Box: what
+// the copy engine brings by a tensor map. Stretch: ragged rows as one run of bytes. Image: x in the
+// order of decoded codes, where "natural" is its own. Splits: blocks of a cluster that divide K;
+// parts: clusters that do, by mail. Sharers: blocks of a cluster with the same x. Work: a tile or a
+// part of its K. Misfit: an E8M0 scale beyond 16 bits; missing: what is added for it.
 #pragma once
 
 #include <ATen/core/Tensor.h>

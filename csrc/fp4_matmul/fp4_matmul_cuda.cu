@@ -1,4 +1,5 @@
-// fp4_matmul on CUDA: from tensors to the operands of fp4_matmul_kernel.cuh, and the launch.
+// fp4_matmul and fp4_linear on CUDA: which kernel gets a product, as the table in fp4_matmul.h
+// says, and the launch of the one that takes any (fp4_matmul_kernel.cuh).
 #include "common/launch.cuh"
 #include "fp4_matmul/fp4_fused.h"
 #include "fp4_matmul/fp4_gemv.h"
@@ -89,6 +90,7 @@ void fp4_matmul_dense_cuda(const TensorView& x, const Fp4FactorView& b, const Te
       fp4_fused_dense(x, b, bias, y)) {
     return;
   }
+  // Where flags come back y may be wrong, and is computed again below where one is set.
   OwnedTensor misfits;
   if (fp4_wide(x, b, bias, y, misfits) && !misfits.defined()) return;
   const Misfits only_if_any{misfits.data_ptr<int>(),

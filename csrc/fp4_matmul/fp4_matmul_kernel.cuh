@@ -1,5 +1,5 @@
-// out = A * B, float32 sums, for operands of operands.cuh: the kernel and its configuration. Needs
-// no torch.
+// out = A * B, float32 sums, for any operands of operands.cuh on any GPU: the kernel of products
+// that no faster one takes, and its configuration. Needs no torch.
 //
 // A block owns kBlockM x kBlockN elements of out and walks along the contracted dimension in steps
 // of 64. Per step: the raw bytes of both tiles (codes and scales, or dense elements) arrive in

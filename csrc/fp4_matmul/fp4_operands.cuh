@@ -1,6 +1,9 @@
 // Host side of fp4_matmul's .cu files: from tensors to what kernels take.
 #pragma once
 
+#include <type_traits>
+
+#include "common/fp4.h"
 #include "common/tensor_view.h"
 #include "fp4_matmul/product_output.cuh"
 
@@ -21,6 +24,22 @@ inline ProductOutput product_output(const TensorView& y, int64_t K, const Tensor
           y.stride(1),
           bias.const_data_ptr(),
           bias.defined() ? dense_type(bias) : DenseType::float32};
+}
+
+// For an x of 16 bits: function(__half or __nv_bfloat16, integral_constant of the format).
+template <typename Function>
+auto with_types(const TensorView& x, Fp4Format format, const Function& function) {
+  const auto with = [&](auto element) {
+    return format == Fp4Format::nvfp4
+               ? function(element, std::integral_constant<Fp4Format, Fp4Format::nvfp4>{})
+               : function(element, std::integral_constant<Fp4Format, Fp4Format::mxfp4>{});
+  };
+  return x.scalar_type() == ScalarType::Half ? with(__half{}) : with(__nv_bfloat16{});
+}
+
+// Whether scales of the second operand may lie beyond what the 16 bits of x hold.
+inline bool may_misfit(const TensorView& x, Fp4Format format) {
+  return x.scalar_type() == ScalarType::Half && format == Fp4Format::mxfp4;
 }
 
 inline bool starts_at_multiple_of(const void* data, int64_t stride_bytes, int bytes) {

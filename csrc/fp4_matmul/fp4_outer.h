@@ -1,5 +1,5 @@
 // The product of fp4_matmul for few rows of x with a factor that is stored along the dimension that
-// is not contracted: the gradient of fp4_linear. Included by fp4_matmul_cuda.cu.
+// is not contracted: the gradient of fp4_linear.
 #pragma once
 
 #include "fp4_matmul/fp4_product.h"

@@ -26,9 +26,8 @@ void launch_outer(const OuterArguments& args, const OuterPlan& plan) {
 
 bool fp4_outer(const TensorView& x, const Fp4FactorView& b, const TensorView& bias,
                const TensorView& y) {
-  const bool nvfp4 = b.format == Fp4Format::nvfp4, half = x.scalar_type() == ScalarType::Half;
   const int64_t x_stride = x.size(0) == 1 ? 0 : x.stride(0);
-  if (b.contracts_cols || x.scalar_type() == ScalarType::Float || (half && !nvfp4) ||
+  if (b.contracts_cols || x.scalar_type() == ScalarType::Float || may_misfit(x, b.format) ||
       x.stride(1) != 1 || !starts_at_multiple_of(x.const_data_ptr(), x_stride * 2, 16) ||
       !starts_at_multiple_of(b.packed.const_data_ptr(), 0, 16) ||
       !starts_at_multiple_of(b.scale.const_data_ptr(), 0, 8)) {
@@ -45,12 +44,13 @@ bool fp4_outer(const TensorView& x, const Fp4FactorView& b, const TensorView& bi
                             x.const_data_ptr(),
                             x_stride,
                             product_output(y, b.depth(), bias)};
-  if (half) {
-    launch_outer<__half, Fp4Format::nvfp4>(args, plan);
-  } else {
-    nvfp4 ? launch_outer<__nv_bfloat16, Fp4Format::nvfp4>(args, plan)
-          : launch_outer<__nv_bfloat16, Fp4Format::mxfp4>(args, plan);
-  }
+  with_types(x, b.format, [&](auto element, auto format) {
+    using scalar_t = decltype(element);
+    constexpr Fp4Format kFormat = decltype(format)::value;
+    if constexpr (!std::is_same_v<scalar_t, __half> || kFormat == Fp4Format::nvfp4) {
+      launch_outer<scalar_t, kFormat>(args, plan);
+    }
+  });
   return true;
 }
 

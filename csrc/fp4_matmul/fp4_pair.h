@@ -1,4 +1,4 @@
-// fp4_matmul of two dense operands, both of which it quantizes. Included by fp4_pair.cpp.
+// fp4_matmul of two dense operands, both of which it quantizes.
 #pragma once
 
 #include "common/fp4.h"

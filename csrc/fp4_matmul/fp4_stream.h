@@ -1,4 +1,4 @@
-// The product of fp4_linear for few rows of x. Included by fp4_matmul_cuda.cu.
+// The product of fp4_linear for few rows of x.
 #pragma once
 
 #include "fp4_matmul/fp4_product.h"

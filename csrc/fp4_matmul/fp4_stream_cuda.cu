@@ -1,4 +1,5 @@
-// fp4_linear for few rows of x: launches the stream kernel or one of those that take panels.
+// fp4_linear for few rows of x: launches the stream kernel, or one of those that take panels or
+// stretches of the weight (plans_for).
 #include "common/launch.cuh"
 #include "common/sm90_tensor_map.h"
 #include "fp4_matmul/box_panel_kernel.cuh"
@@ -111,6 +112,38 @@ void launch_stretch(const StretchArguments& args) {
                    : with(fp4_stretch_kernel<StretchTile<scalar_t, kFormat, 2>>);
 }
 
+// Who takes a product, in this order. Boxes may still be refused (launch_box_tile).
+struct StreamPlans {
+  PanelPlan box;
+  StretchPlan stretch;
+  PanelPlan panel;  // of ragged_kernel.cuh for ragged rows, else of panel_kernel.cuh
+  StreamPlan stream;
+
+  bool any_without_boxes() const {
+    return stretch.blocks > 0 || panel.tiles > 0 || stream.warps > 0;
+  }
+};
+
+StreamPlans plans_for(int64_t M, int64_t N, int64_t K, int scale_block, bool boxes_fit,
+                      bool whole_words) {
+  const cudaDeviceProp& device = current_device_properties();
+  const int sms = device.multiProcessorCount;
+  const auto shared_bytes = static_cast<int64_t>(device.sharedMemPerBlockOptin);
+  using AnyPanel = PanelTile<__half, Fp4Format::nvfp4, 7, 2>;
+  StreamPlans plans;
+  if (runs_wgmma(fp4_panel_kernel<AnyPanel>, AnyPanel::kThreads)) {
+    if (boxes_fit) plans.box = plan_box_panel(M, N, K, scale_block, sms);
+    plans.stretch = plan_stretch(M, N, K, scale_block, shared_bytes, sms);
+    plans.panel = rows_are_ragged(K, scale_block)
+                      ? plan_ragged_panel(M, N, K, scale_block, shared_bytes, sms)
+                      : plan_panel(M, N, K, scale_block, sms);
+  }
+  if (!plans.any_without_boxes() && whole_words) {
+    plans.stream = plan_stream(M, N, K, scale_block, shared_bytes, sms);
+  }
+  return plans;
+}
+
 }  // namespace
 
 bool fp4_stream(const TensorView& x, const Fp4FactorView& b, const TensorView& bias,
@@ -126,29 +159,13 @@ bool fp4_stream(const TensorView& x, const Fp4FactorView& b, const TensorView& b
       !starts_at_multiple_of(codes, 0, ragged ? 8 : 16) || !(ragged || whole_words)) {
     return false;
   }
-  const cudaDeviceProp& device = current_device_properties();
-  const int sms = device.multiProcessorCount;
-  using AnyPanel = PanelTile<__half, Fp4Format::nvfp4, 7, 2>;
-  const bool panels = runs_wgmma(fp4_panel_kernel<AnyPanel>, AnyPanel::kThreads);
-  const int64_t M = x.size(0), N = y.size(1), K = b.depth();
-  const auto shared_bytes = static_cast<int64_t>(device.sharedMemPerBlockOptin);
-  PanelPlan box, panel;
-  StretchPlan stretch;
-  if (panels && (M == 1 || x_stride >= K) && starts_at_multiple_of(scales, 0, 16)) {
-    box = plan_box_panel(M, N, K, scale_block, sms);
-  }
-  if (panels) {
-    stretch = plan_stretch(M, N, K, scale_block, shared_bytes, sms);
-    panel = ragged ? plan_ragged_panel(M, N, K, scale_block, shared_bytes, sms)
-                   : plan_panel(M, N, K, scale_block, sms);
-  }
-  StreamPlan plan;
-  if (panel.tiles == 0 && stretch.blocks == 0 && whole_words) {
-    plan = plan_stream(M, N, K, scale_block, shared_bytes, sms);
-  }
-  const bool others = panel.tiles > 0 || stretch.blocks > 0 || plan.warps > 0;
-  if (box.tiles == 0 && !others) return false;
-  const int row_bytes = plan.steps * kStreamDepth / scale_block;
+  const int64_t M = x.size(0), K = b.depth();
+  const bool boxes_fit = (M == 1 || x_stride >= K) && starts_at_multiple_of(scales, 0, 16);
+  const StreamPlans plans = plans_for(M, y.size(1), K, scale_block, boxes_fit, whole_words);
+  const StreamPlan& stream = plans.stream;
+  const bool any_without_boxes = plans.any_without_boxes();
+  if (plans.box.tiles == 0 && !any_without_boxes) return false;
+  const int row_bytes = stream.steps * kStreamDepth / scale_block;
   const StreamArguments args{
       codes,
       scales,
@@ -157,31 +174,25 @@ bool fp4_stream(const TensorView& x, const Fp4FactorView& b, const TensorView& b
       x.const_data_ptr(),
       x_stride,
       product_output(y, K, bias),
-      plan.passes,
-      plan.memory};
+      stream.passes,
+      stream.memory};
   using AnyTile = StreamTile<__half, Fp4Format::nvfp4, 1, false, false>;
   const bool overlapping = runs_clusters(fp4_stream_kernel<AnyTile>);
-  const auto launch_for = [&](auto element, auto format) {
+  return with_types(x, b.format, [&](auto element, auto format) {
     using scalar_t = decltype(element);
-    if (box.tiles > 0 && launch_box<scalar_t, decltype(format)::value>(args, box)) return true;
-    if (stretch.blocks > 0) {
-      launch_stretch<scalar_t, decltype(format)::value>({args, stretch});
-    } else if (panel.tiles > 0 && ragged) {
-      launch_ragged<scalar_t, decltype(format)::value>(args, panel);
-    } else if (panel.tiles > 0) {
-      launch_panel<scalar_t, decltype(format)::value>(args, panel);
-    } else if (others) {
-      launch_stream<scalar_t, decltype(format)::value>(args, plan, overlapping);
+    constexpr Fp4Format kFormat = decltype(format)::value;
+    if (plans.box.tiles > 0 && launch_box<scalar_t, kFormat>(args, plans.box)) return true;
+    if (plans.stretch.blocks > 0) {
+      launch_stretch<scalar_t, kFormat>({args, plans.stretch});
+    } else if (plans.panel.tiles > 0 && ragged) {
+      launch_ragged<scalar_t, kFormat>(args, plans.panel);
+    } else if (plans.panel.tiles > 0) {
+      launch_panel<scalar_t, kFormat>(args, plans.panel);
+    } else if (stream.warps > 0) {
+      launch_stream<scalar_t, kFormat>(args, stream, overlapping);
     }
-    return others;
-  };
-  const auto launch_format = [&](auto format) {
-    return x.scalar_type() == ScalarType::Half ? launch_for(__half{}, format)
-                                               : launch_for(__nv_bfloat16{}, format);
-  };
-  return b.format == Fp4Format::nvfp4
-             ? launch_format(std::integral_constant<Fp4Format, Fp4Format::nvfp4>{})
-             : launch_format(std::integral_constant<Fp4Format, Fp4Format::mxfp4>{});
+    return any_without_boxes;
+  });
 }
 
 }  // namespace my_ops

@@ -1,5 +1,5 @@
 // The products of fp4_matmul whose factor is stored along the dimension that is not contracted, on
-// Hopper's tensor cores. Included by fp4_matmul_cuda.cu.
+// Hopper's tensor cores.
 #pragma once
 
 #include "fp4_matmul/fp4_product.h"

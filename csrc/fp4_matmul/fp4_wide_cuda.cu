@@ -36,16 +36,16 @@ void launch_tile(const WideProduct& product) {
 }
 
 template <typename Tiles>
-void launch_cols(const WideProduct& product) {
-  product.plan.cols == 256 ? launch_tile<typename Tiles::Wide>(product)
-                           : launch_tile<typename Tiles::Narrow>(product);
+void launch_tokens(const WideProduct& product) {
+  product.plan.tokens == 256 ? launch_tile<typename Tiles::Wide>(product)
+                             : launch_tile<typename Tiles::Narrow>(product);
 }
 
 template <typename scalar_t>
 void run(const WideProduct& product, bool beside) {
   widen(product.b, product.wide.data_ptr<scalar_t>(), beside);
-  product.depth ? launch_cols<WideTiles<scalar_t, Major::depth>>(product)
-                : launch_cols<WideTiles<scalar_t, Major::outer>>(product);
+  product.depth ? launch_tokens<WideTiles<scalar_t, Major::depth>>(product)
+                : launch_tokens<WideTiles<scalar_t, Major::outer>>(product);
 }
 
 // beside: the widening may overlap with the kernel in front.
@@ -64,10 +64,6 @@ bool map_results(CUtensorMap& map, const ProductOutput& out) {
          encode_tensor_map(map, out.data, rows, cols, row_stride, kOutputBox);
 }
 
-bool may_misfit(const TensorView& x, const Fp4FactorView& b) {
-  return x.scalar_type() == ScalarType::Half && b.format == Fp4Format::mxfp4;
-}
-
 // False where the kernel is not for this product.
 bool prepare(WideProduct& product, const TensorView& x, const Fp4FactorView& b,
              const TensorView& bias, const TensorView& y) {
@@ -76,18 +72,19 @@ bool prepare(WideProduct& product, const TensorView& x, const Fp4FactorView& b,
   const bool fits = x.scalar_type() != ScalarType::Float && stored_x.stride(1) == 1 &&
                     stored_x.stride(0) >= stored_x.size(1) &&
                     starts_at_multiple_of(x.const_data_ptr(), stored_x.stride(0) * 2, 16) &&
-                    !b.contracts_cols && can_widen(b) && (!may_misfit(x, b) || b.cols % 32 == 0) &&
+                    !b.contracts_cols && can_widen(b) &&
+                    (!may_misfit(x, b.format) || b.cols % 32 == 0) &&
                     starts_at_multiple_of(b.packed.const_data_ptr(), 0, 16);
   if (!fits) return false;
   using AnyTile = WideTiles<__half, Major::depth>::Wide;
   if (!runs_wgmma(fp4_wide_kernel<AnyTile>, AnyTile::kThreads)) return false;
   const WidePlan plan =
-      plan_wide(y.size(1), y.size(0), b.depth(), current_device_properties().multiProcessorCount);
-  if (plan.cols == 0) return false;
+      plan_wide(y.size(0), y.size(1), b.depth(), current_device_properties().multiProcessorCount);
+  if (plan.tokens == 0) return false;
 
   auto wide = OwnedTensor::empty(b.rows * b.cols * 2, ScalarType::Byte);
   WideArguments args{};
-  const int x_box = depth ? plan.cols / kWideCluster : kWideDepth;
+  const int x_box = depth ? plan.tokens / kWideCluster : kWideDepth;
   if (!encode_tensor_map(args.factor, wide.data_ptr<void>(), b.rows, b.cols, b.cols, kWideDepth) ||
       !encode_tensor_map(args.x, stored_x.const_data_ptr(), stored_x.size(0), stored_x.size(1),
                          stored_x.stride(0), x_box)) {
@@ -99,7 +96,7 @@ bool prepare(WideProduct& product, const TensorView& x, const Fp4FactorView& b,
   args.boxes = map_results(args.y, args.out);
   args.steps = static_cast<int>(ceil_div(b.depth(), int64_t{kWideDepth}));
   args.row_tiles = plan.row_tiles;
-  args.col_tiles = plan.col_tiles;
+  args.token_tiles = plan.token_tiles;
   product = {args, plan, b, std::move(wide), x.scalar_type() == ScalarType::Half, depth};
   return true;
 }
@@ -110,7 +107,7 @@ bool fp4_wide(const TensorView& x, const Fp4FactorView& b, const TensorView& bia
               const TensorView& y, OwnedTensor& misfits) {
   WideProduct product;
   if (!prepare(product, x, b, bias, y)) return false;
-  if (may_misfit(x, b)) {
+  if (may_misfit(x, b.format)) {
     misfits = OwnedTensor::empty(kMisfitBlocks, ScalarType::Int);
     product.args.misfits = misfits.data_ptr<int>();
     launch(find_misfits_kernel, kMisfitBlocks, kMisfitThreads, 0,
@@ -125,7 +122,7 @@ bool fp4_wide_two(const DenseProductView& first, const DenseProductView& second)
   WideProduct products[2];
   for (const int i : {0, 1}) {
     const auto& [x, b, y] = i == 0 ? first : second;
-    if (y.size(0) <= kOuterMaxTokens || may_misfit(x, b) ||
+    if (y.size(0) <= kOuterMaxTokens || may_misfit(x, b.format) ||
         !prepare(products[i], x, b, TensorView(), y)) {
       return false;
     }

@@ -10,18 +10,20 @@ namespace my_ops {
 
 struct GemvArguments {
   const uint8_t* codes;   // [N, K / 2], rows start at multiples of 8 bytes
-  const uint8_t* scales;  // [N, ceil(K / block)], anywhere; where K % 32 == 0 at multiples of 2
+  const uint8_t* scales;  // [N, ceil(K / block)], anywhere; K % 32 == 0: at multiples of 2, K %
+                          // 256 == 0: of 4
   const float* amax;      // null: no global scale
   const void* x;          // [K], at a multiple of 16 bytes
   ProductOutput out;
   GemvPlan plan;
 };
 
+// kFlat: rows of codes lie in shared memory as in memory (gemv_is_flat, and with own slices).
 template <typename scalar_t_, Fp4Format kFormat_, bool kFlat_, bool kSmallTail_>
 struct GemvTile {
   using scalar_t = scalar_t_;
   static constexpr Fp4Format kFormat = kFormat_;
-  static constexpr bool kFlat = kFlat_, kSmallTail = kSmallTail_;  // see GemvPlan
+  static constexpr bool kFlat = kFlat_, kSmallTail = kSmallTail_;  // as of GemvPlan
   static constexpr int kScaleBlock = fp4_block_size(kFormat);
   static constexpr int kVectorScales = 32 / kScaleBlock;  // of 16 bytes of codes
   static constexpr int kGroups = 1;                       // of rows of x

@@ -1,5 +1,5 @@
-// y = x * Wq^T + bias for 9 to 16 rows of x, or few rows and a long K, on Hopper, where
-// box_panel_kernel.cuh does not. Device only, sm_90a, needs no torch.
+// y = x * Wq^T + bias on Hopper for 9 to 16 rows of x, or for fewer and K > 8192, where
+// box_panel_kernel.cuh does not do it. Device only, sm_90a, needs no torch.
 //
 // A block owns a panel of the weight, 16 kTiles rows and all of K. Each of its warps has every
 // kWarps-th step of K and keeps the sums of the whole panel in registers; x of a step comes into

@@ -41,17 +41,11 @@ inline void divide_into_panels(PanelPlan& plan, int64_t N, int sms) {
   }
 }
 
-// For panels that the copy engine brings (box_panel_kernel.cuh), where it can: rows of scales are
-// multiples of 16 bytes. A short K is for the kernels without its maps, which take time to
-// come: 5.9 us at M = 16, 8192 x 2048, for 5.75 of the panel kernel, but 7.0 for 7.65 at 8192 x
-// 2560. Up to eight rows of x are for the stream kernel unless all panels are there at once and on
-// most SMs: 6.5 us for its 5.8 at M = 8, 2048 x 8192, but 4.6 for 5.0 at 4096 x 4096, 18.9 for 22.4
-// at 8192 x 14336. The stream kernel spares one or two rows some of the arithmetic: 7.4 for its 7.2
-// at M = 1, 8192 x 4096. Up to 32 rows are for the copy engine in panels of two tiles, and 24 in
-// panels of four: 6.6 us for 9.4 of the fused kernel at M = 32, 4096 x 4096, 17.1 for 19.6 at 4096
-// x 14336, 15.8 for 17.3 at M = 24, 8192 x 8192, but 18.6 at M = 32.
 constexpr int kBoxPanelTokens = 32;  // rows of x at most
 
+// For panels that the copy engine brings (box_panel_kernel.cuh), where it can (rows of scales are
+// multiples of 16 bytes) and where it is faster than the kernel that takes the product otherwise.
+// Its maps take time to come, so a short K is for the others. Microseconds, here | there.
 inline PanelPlan plan_box_panel(int64_t M, int64_t N, int64_t K, int scale_block, int sms) {
   constexpr int kRowBytes = 16;
   PanelPlan plan;
@@ -61,17 +55,26 @@ inline PanelPlan plan_box_panel(int64_t M, int64_t N, int64_t K, int scale_block
   }
   divide_into_panels(plan, N, sms);
   const bool small = plan.tiles == 2, at_once = plan.panels <= sms && plan.tiles != 7;
-  const auto with = [&](int groups, bool quicker) {
+  const auto plan_if = [&](bool quicker, int groups) {
     plan.groups = groups;
     return quicker ? plan : PanelPlan{};
   };
   if (M <= kStreamTokens) {
+    // The stream kernel. All panels at once and on most SMs: M = 8, 4096 x 4096 4.6 | 5.0, 8192 x
+    // 14336 18.9 | 22.4, but 2048 x 8192 6.5 | 5.8. It spares one or two rows some of the
+    // arithmetic: M = 1, 8192 x 4096 7.4 | 7.2.
     const int least = small ? 2048 : (M <= kStreamColumns ? 6144 : 3072);
-    return with(1, at_once && plan.panels * 5 >= sms * 4 && K >= least);
+    return plan_if(at_once && plan.panels * 5 >= sms * 4 && K >= least, 1);
   }
-  if (M <= kPanelTokens) return with(2, K >= (small ? 1536 : (plan.tiles == 4 ? 2560 : 3072)));
+  if (M <= kPanelTokens) {
+    // The panel kernel. M = 16, 8192 x 2560 7.0 | 7.65, 8192 x 2048 5.9 | 5.75.
+    return plan_if(K >= (small ? 1536 : (plan.tiles == 4 ? 2560 : 3072)), 2);
+  }
+  // The fused kernel. M = 32, 4096 x 4096 6.6 | 9.4, 4096 x 14336 17.1 | 19.6; M = 24, 8192 x 8192
+  // 15.8 | 17.3, but M = 32 18.6 | 17.3.
   const bool most_at_once = at_once && plan.panels * 5 >= sms * 3;
-  return small ? with(4, most_at_once && K >= 2048) : with(3, most_at_once && M <= 24 && K >= 4096);
+  return small ? plan_if(most_at_once && K >= 2048, 4)
+               : plan_if(most_at_once && M <= 24 && K >= 4096, 3);
 }
 
 // For the panel kernel. Up to eight rows of x are for the stream kernel, unless it would pass over

@@ -8,9 +8,9 @@
 // mma's operand A, x is B. Nothing waits for another warp until the sums of four tiles are added,
 // in the order of K. A longer K takes another pass over these four tiles.
 //
-// 11.9, 12.4 and 12.8 us at M = 1, 4 and 8, 8192 x 8192, bfloat16 and NVFP4, which box panels have
-// now, for 9.4 of reading alone: decoding takes the time of reading. No faster: x straight into
-// registers (14.3 and 15.6 at M = 4 and 8), codes and scales by a table in shared memory (15.2
+// M = 1, 4 and 8, 8192 x 8192, bfloat16 and NVFP4 took 11.9, 12.4 and 12.8 us, reading alone 9.4
+// (box panels have these shapes now): decoding takes the time of reading. No faster: x straight
+// into registers (14.3 and 15.6 at M = 4 and 8), codes and scales by a table in shared memory (15.2
 // for 14.2), K divided between two blocks of a cluster (2 us more), steps of 128 codes, two to four
 // ahead (14.1 to 14.4), half as many registers and two kernels on an SM (13.8 to 16.0), x in shared
 // memory alone with a barrier for each part of it (17.6 at M = 4, 26 at M = 8).
@@ -58,6 +58,7 @@ __global__ void __launch_bounds__(Tile::kMaxWarps * 32, 1)
   const int first_k = warp * Tile::kSteps * kStreamDepth;
   const int pass_k = warps * Tile::kSteps * kStreamDepth;
 
+  // What a warp copies, and where to
   let_next_kernel_start();
   uint8_t* const memory = shared + warp * args.memory.bytes;
   const int x_step = M * kStreamXBytes;  // of x in shared memory
@@ -71,7 +72,7 @@ __global__ void __launch_bounds__(Tile::kMaxWarps * 32, 1)
     ring.load(next, step, tiles, pass_k);
     if (step == Tile::kSteps - 1) next.advance(tiles, args.passes);
   };
-  // What is copied first, so that little is left to do behind the wait.
+  // Of the first copies before the wait, so that little is left to do behind it.
   const uint16_t* const x_source = StreamX<Tile>::source(args, first_k);
   const uint32_t x_to = shared_address(memory + args.memory.x);
   const auto copy_first_x = [&](int step) {
@@ -81,7 +82,9 @@ __global__ void __launch_bounds__(Tile::kMaxWarps * 32, 1)
   const auto source = ring.source(next, pass_k);
   if constexpr (!Tile::kRagged) prefetch_first_rows(args);
   wait_for_previous_kernel();
-  // One or two rows come before the weight, of more the second step comes between its two.
+
+  // The first x and the first weight. One or two rows of x come before it; of more, the second step
+  // comes between its two.
   constexpr int kFirstSteps = Tile::kColumns ? Tile::kSteps : 1;
   StreamX<Tile> x[Tile::kSteps];
   const uint8_t* const shared_x = memory + args.memory.x;
@@ -124,6 +127,7 @@ __global__ void __launch_bounds__(Tile::kMaxWarps * 32, 1)
   }
   const FragmentScale scale = stream_scale<Tile>(args, amax);
 
+  // The products of a tile with the x of a pass
   const auto multiply_tile = [&](auto columns, typename Step::Sums& sums, int shift) {
     typename Step::Scales scales[Tile::kSteps];
 #pragma unroll
@@ -146,6 +150,8 @@ __global__ void __launch_bounds__(Tile::kMaxWarps * 32, 1)
       }
     }
   };
+
+  // Tiles by groups: multiply, add up, store
   auto* const sums = reinterpret_cast<float4*>(memory + args.memory.sums);
   for (int group = blockIdx.x; group < tiles; group += kStreamGroup * gridDim.x) {
     const int group_tiles =

@@ -15,9 +15,9 @@ constexpr int kStretchTileRows = 8;  // of the weight, a tile
 constexpr int kStretchWarps = 16, kStretchSteps = 4, kStretchStep = 64;
 constexpr int kStretchPart = kStretchSteps * kStretchStep;  // of K, a warp's
 constexpr int kStretchSlots = 12;
-// Copies are quick where both ends lie alike within lines of memory: 10.2 us at M = 16, 5003 x
-// 4112, when this kernel was new, and 14.2 with x and the weight wherever a multiple of 16 bytes
-// was.
+// Copies are quick where source and target begin at the same place within a line of memory: M = 16,
+// 5003 x 4112 took 10.2 us when this kernel was new, and 14.2 where each began at any multiple of
+// 16 bytes.
 constexpr int kStretchLine = 128;
 constexpr int kStretchHead = 2 * kStretchLine;  // of shared memory: barriers
 static_assert(kStretchHead >= 16 * (kStretchSlots + 1));
@@ -45,11 +45,11 @@ constexpr int stretch_lines(int bytes) {
   return ceil_div(bytes + kStretchLine - 1, kStretchLine) * kStretchLine;
 }
 
-// Only where it is quicker than the kernels that take the same products. Us at 1552 and 2064 of K,
-// 5003 rows of the weight: 6.0 and 7.3 by panels, 6.6 and 6.2 here at M = 16; 4.8 and 6.2, 6.1 and
-// 5.8 at M = 8. With 11008 and 20000 rows, 4112 of K: 16.5 and 25.5 by streams, 15.3 and 26.4 here
-// at M = 4; 19.8 and 30.5, 15.4 and 25.5 at M = 8. 6300 rows fill panels of three tiles: 9.3
-// and 9.6 here at M = 5, 9.8 and 9.7 at M = 8.
+// Only where it is quicker than the kernels that take the same products. Microseconds, here |
+// there. 5003 rows of the weight, by panels: K = 1552 M = 16 6.6 | 6.0, M = 8 6.1 | 4.8; K = 2064
+// M = 16 6.2 | 7.3, M = 8 5.8 | 6.2. K = 4112, by streams: 11008 rows M = 4 15.3 | 16.5, M = 8 15.4
+// | 19.8; 20000 rows M = 4 26.4 | 25.5, M = 8 25.5 | 30.5. 6300 rows fill panels of three tiles:
+// M = 5 9.6 | 9.3, M = 8 9.7 | 9.8.
 inline bool stretches_are_quicker(int64_t M, int64_t K, int most_tiles) {
   if (M <= kStreamColumns || K < 2048 || (M <= 5 && K < 4096)) return false;
   const bool fill_panels = most_tiles == 6;

@@ -36,9 +36,9 @@ __device__ __forceinline__ void fill_stages(const WideArguments& args, uint32_t 
   const bool of_x = x_box >= 0 && x_box < kXBoxes && x_box % kWideCluster == rank;
 
   WideRing<Tile> ring{base};
-  for (int tile = blockIdx.x / kWideCluster; tile < args.row_tiles * args.col_tiles;
+  for (int tile = blockIdx.x / kWideCluster; tile < args.row_tiles * args.token_tiles;
        tile += gridDim.x / kWideCluster) {
-    const auto at = tile_position(tile, args.row_tiles, args.col_tiles);
+    const auto at = tile_position(tile, args.row_tiles, args.token_tiles);
     const int first_n = (at.row * kWideCluster + rank) * kWideRows + lane * 64;
     const int first_m = at.col * Tile::kCols + x_box * Tile::kBoxCols;
     for (int step = 0; step < args.steps; ++step) {
@@ -80,7 +80,7 @@ __device__ __forceinline__ void multiply_stages(const WideArguments& args, uint3
     __syncwarp();
     if (lane < kWideCluster) sm90::arrive_at_rank(ring.empty(ring.last()), lane);
   };
-  for (int tile = blockIdx.x / kWideCluster; tile < args.row_tiles * args.col_tiles;
+  for (int tile = blockIdx.x / kWideCluster; tile < args.row_tiles * args.token_tiles;
        tile += gridDim.x / kWideCluster) {
     float sums[Tile::kAccumulators];
     for (int step = 0; step < args.steps; ++step) {
@@ -103,7 +103,7 @@ __device__ __forceinline__ void multiply_stages(const WideArguments& args, uint3
     sm90::wgmma_pin(sums);
     release_last();
 
-    const auto at = tile_position(tile, args.row_tiles, args.col_tiles);
+    const auto at = tile_position(tile, args.row_tiles, args.token_tiles);
     store_results<Tile>(args, base, warp, (at.row * kWideCluster + rank) * kWideRows,
                         at.col * Tile::kCols, scale, sums);
   }

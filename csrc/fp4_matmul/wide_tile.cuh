@@ -23,7 +23,7 @@ struct WideArguments {
   const int* misfits;  // not all zero: nothing is computed; null: no such test
   int steps;           // of kWideDepth
   int row_tiles;       // of a cluster, along N
-  int col_tiles;       // along M
+  int token_tiles;     // along M
   bool shares_tail;    // the next kernel may take the SMs that the last round leaves idle
   CUtensorMap y;       // out as it lies in memory
 };
