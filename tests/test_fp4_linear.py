@@ -296,15 +296,17 @@ def test_infinity_under_a_scale_that_16_bits_do_not_hold(device, dtype, byte, M,
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_extremes_of_x(device, dtype):
+@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize(("N", "K", "k"), [(3, 32, 0), (1061, 4112, 77), (1061, 4112, 4100)])
+def test_extremes_of_x(device, dtype, alone, N, K, k):
     """The largest and the smallest numbers of a dtype, and Inf and NaN in their own rows alone."""
     info = torch.finfo(dtype)
-    x = torch.zeros(5, 32, dtype=dtype, device=device)
-    x[0, 0], x[1, 0], x[2, 0] = info.max, info.smallest_normal, -info.max
-    x[3, 0], x[4, 0] = float("inf"), float("nan")
-    q = my_ops.fp4_quantize(torch.full((3, 32), 0.25, device=device), "mxfp4")
-    y = my_ops.fp4_linear(x, q)
-    assert torch.equal(y[:3], x[:3, :1].expand(3, 3) / 4)
+    x = torch.zeros(5, K, dtype=dtype, device=device)
+    x[0, k], x[1, k], x[2, k] = info.max, info.smallest_normal, -info.max
+    x[3, k], x[4, k] = float("inf"), float("nan")
+    q = my_ops.fp4_quantize(torch.full((N, K), 0.25, device=device), "mxfp4")
+    y = torch.cat([my_ops.fp4_linear(row, q) for row in (x.split(1) if alone else (x,))])
+    assert torch.equal(y[:3], x[:3, k : k + 1].expand(3, N) / 4)
     assert (y[3] == float("inf")).all()
     assert y[4].isnan().all()
 

@@ -52,8 +52,8 @@ struct BoxPlace {
   }
 };
 
-// Of one thread: asks for the boxes of this block's works, one step after the other, from the
-// second on.
+// Of one thread: asks for the boxes of this block's works, one step after the other, but for the
+// first of each depth group.
 template <typename Tile>
 class BoxProducer {
  public:

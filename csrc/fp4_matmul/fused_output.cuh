@@ -10,8 +10,8 @@
 namespace my_ops {
 
 // The sums of the second depth group go to the first by way of shared memory, where these warps
-// have slots, all read, unless rows are ragged. All consumers; the sums of a tile are then those of
-// the first group.
+// have slots, all read, unless slots are of a block (kGroupSums). All consumers; the sums of a tile
+// are then those of the first group.
 template <typename Tile>
 __device__ __forceinline__ void add_depth_groups(float (&sums)[Tile::kAccumulators],
                                                  uint32_t base) {

@@ -47,7 +47,7 @@ constexpr int64_t gemv_shared_bytes(const GemvPlan& plan, int64_t units) {
 }
 
 // For one row of x and a ragged weight of which each SM has its part in shared memory at once; with
-// own slices also for rows of 4096 where each SM has four units or more: 4.25 us for 4.6 of the
+// own slices also for rows of 4096 where some SM has four units or more: 4.25 us for 4.6 of the
 // stream kernel at 3200 x 4096, 5.5 for 5.9 at 5120 x 4096.
 inline GemvPlan plan_gemv(int64_t N, int64_t K, int scale_block, int64_t max_shared_bytes,
                           int sms) {

@@ -30,7 +30,7 @@ __device__ __forceinline__ void prefetch_later(const GemvBlock<Tile>& block, int
   block.prefetch();
 }
 
-// What sums of slices are without sum_factor, for products under one block scale.
+// What sums of slices are without sum_factor, for codes under one block scale.
 template <typename Tile>
 __device__ __forceinline__ float gemv_rest_factor(uint32_t byte, float scale_factor) {
   if constexpr (Tile::kFormat == Fp4Format::mxfp4) return e8m0_decode(byte) * 0x1p-5f;
@@ -55,8 +55,10 @@ __device__ __forceinline__ float gemv_rest(const GemvBlock<Tile>& block, int row
     if constexpr (std::is_same_v<typename Tile::scalar_t, __half>) {
       x = __half22float2(reinterpret_cast<const __half2&>(pair));
     }
-    const float products = fmaf(value(codes >> 4), x.y, value(codes & 15u) * x.x);
-    sum = fmaf(products, gemv_rest_factor<Tile>(scale, scale_factor), sum);
+    // The scale multiplies codes, exactly: times six the largest x are infinite.
+    const float factor = gemv_rest_factor<Tile>(scale, scale_factor);
+    sum = fmaf(value(codes & 15u) * factor, x.x, sum);
+    sum = fmaf(value(codes >> 4) * factor, x.y, sum);
   }
   return sum;
 }
@@ -93,7 +95,8 @@ __global__ void MY_OPS_SM90_BLOCKS(2 * kGemvWarps * 32)
       sm90::arrive(block.scale_barrier());
     }
   }
-  // The factors of all sums are for one warp to know, unless another cannot lift its x.
+  // The factors of all sums are for one warp to know, unless another cannot lift its x. amax as in
+  // load_amax (panel_sums.cuh).
   const auto scale_of_all = [&] {
     if (args.amax == nullptr) return fragment_scale<scalar_t, Tile::kFormat>(nullptr);
     float amax;

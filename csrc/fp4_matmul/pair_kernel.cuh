@@ -24,7 +24,7 @@ namespace my_ops {
 // next kernel to read.
 constexpr int kPairAmaxBlocks = 132, kPairAmaxThreads = 1024;
 
-// Blocks of the quantizing kernel on an SM, which limits its registers to what does not spill.
+// Blocks of the quantizing kernel on an SM, which limits its registers to what hardly spills.
 // Seven, by the compiler's own choice for MXFP4, take 51 us at n = 4096 for the 37 of nine; ten
 // take 44.
 constexpr int pair_blocks_of_sm(Fp4Format format) { return format == Fp4Format::mxfp4 ? 9 : 8; }
@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(kFp4Threads, pair_blocks_of_sm(kFormat))
   const bool of_a = of_a_before(i + 1) > of_a_before(i);
   const int block = of_a ? of_a_before(i) : static_cast<int>(i) - of_a_before(i);
   if (of_a && kTwoLevel) return find_amax(args.a, static_cast<int>(a_blocks) - 1 - block);
-  if constexpr (!kTwoLevel) wait_for_previous_kernel();  // behind the loads 0.7 us slower
+  if constexpr (!kTwoLevel) wait_for_previous_kernel();  // for nothing, but behind loads +0.7 us
   const auto tensor_of = [&] {
     Nvfp4TensorScale tensor;
     if constexpr (kTwoLevel) {
