@@ -33,9 +33,11 @@ LARGE = [
     (40, 1088, 1030),
     (130, 1152, 1001),
     (300, 1024, 1100),
-    # The gradient of x has a kernel of its own for up to 64 rows.
-    (16, 2048, 520),
-    (33, 1024, 1096),
+    (1, 2304, 465),
+    (3, 4608, 233),
+    (12, 1024, 1032),
+    (250, 512, 2258),
+    (500, 1024, 2258),
 ]
 
 # One element, one row of an odd K, below and past a tile of the kernel, several tiles, a long sum.
@@ -78,6 +80,8 @@ def check_products(x, q):
     bias = torch.randn(q.shape[0], device=x.device)
     y = my_ops.fp4_linear(x, q, bias)
     assert_linear(y, x.double(), values(q), bias.double())
+    wide = my_ops.fp4_linear(x, q, bias, out_dtype=torch.float32)
+    assert_linear(wide, x.double(), values(q), bias.double())
     for _ in range(20):
         assert torch.equal(my_ops.fp4_linear(x, q, bias), y)
     assert torch.equal(my_ops.fp4_linear(x.t().contiguous().t(), q, bias), y)
@@ -154,7 +158,14 @@ RAGGED = [
     *((100, 1136, 1001), (150, 1040, 1017), (260, 2064, 1030), (300, 272, 4000)),
     *((64, 4112, 5003), (12, 6160, 2049), (30, 8208, 140), (130, 4128, 2050), (200, 1072, 8305)),
     *((90, 1040, 20001), (500, 2096, 5003), (240, 4112, 5003)),
+    *((1, 16400, 69), (1, 4144, 661), (1, 4192, 661), (1, 4416, 600)),
+    *((100, 272, 4420), (250, 2064, 584), (200, 2576, 8644), (400, 8208, 2825)),
 ]
+
+
+def fewer_on_cpu(device, N):
+    """Rows of a weight: the CPU has one kernel for all sizes."""
+    return N if device == "cuda" else min(N, 301)
 
 
 def moved(tensor, distance):
@@ -168,18 +179,28 @@ def moved(tensor, distance):
 @pytest.mark.parametrize(("M", "K", "N"), RAGGED)
 def test_ragged_rows_of_a_weight(device, format, dtype, M, K, N):
     """Rows of codes at multiples of 8 bytes, of scales anywhere, wherever the weight begins; a
-    scale that is a NaN shows in its row alone."""
+    scale that is a NaN, each of a row's or its last, shows in its row alone, and one at the end of
+    a row of x in that."""
+    N = fewer_on_cpu(device, N)
     q = my_ops.fp4_quantize(torch.randn(N, K, device=device), format)
-    x = torch.randn(M, K, device=device, dtype=dtype)
+    x, bias = torch.randn(M, K, device=device, dtype=dtype), torch.randn(N, device=device)
     exact = x.double()
-    assert_linear(my_ops.fp4_linear(x, q), exact, values(q))
-    q.scale_bytes[2::3] = 0x7F if format == "nvfp4" else 0xFF
+    y = my_ops.fp4_linear(x, q, bias)
+    assert_linear(y, exact, values(q), bias.double())
+    assert torch.equal(my_ops.fp4_linear(x, q, bias), y)
+    assert_linear(my_ops.fp4_linear(x, q, out_dtype=torch.float32), exact, values(q))
+    nan = 0x7F if format == "nvfp4" else 0xFF
+    q.scale_bytes[2::6], q.scale_bytes[5::6, -1] = nan, nan
     keep = torch.arange(N, device=device) % 3 != 2
     for codes, scales in ((0, 0), (8, 5), (24, 12), (16, 1)):
         memory = moved(q.packed, codes), moved(q.scale_bytes, scales)
         y = my_ops.fp4_linear(x, my_ops.FP4Tensor(*memory, q.amax, format, K, torch.float32))
         assert y[:, ~keep].isnan().all()
         assert_linear(y[:, keep], exact, values(q)[keep])
+    x[-1, -1] = torch.nan
+    y = my_ops.fp4_linear(x, q)
+    assert y[-1].isnan().all()
+    assert_linear(y[:-1, keep], exact[:-1], values(q)[keep])
 
 
 @pytest.mark.parametrize("M", [3, 40, 200])
@@ -236,6 +257,10 @@ MISFIT_SIZES = [
     (128, 2048, 4096),
     (300, 1024, 4112),
     (70, 512, 20000),
+    (120, 512, 2064),
+    (65, 2560, 2448),
+    (250, 2048, 528),
+    (400, 2560, 1168),
 ]
 
 
@@ -279,7 +304,7 @@ def test_rows_with_scales_that_16_bits_do_not_hold(device, dtype, M, K, N, which
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("byte", [100, 138])
-@pytest.mark.parametrize(("M", "K", "N"), MISFIT_SIZES)
+@pytest.mark.parametrize(("M", "K", "N"), [*MISFIT_SIZES, (1, 4112, 1061), (1, 4096, 4104)])
 def test_infinity_under_a_scale_that_16_bits_do_not_hold(device, dtype, byte, M, K, N):
     """It makes sums infinite, or NaN where a code is zero, in its row of x alone."""
     M, K, N = misfit_size(device, M, K, N)
@@ -314,9 +339,10 @@ def test_extremes_of_x(device, dtype, alone, N, K, k):
 @pytest.mark.parametrize("rows", [1, 2, 3])
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("magnitude", [2.0**-100, 2.0**50, "one large row", "one large number"])
-@pytest.mark.parametrize(("K", "N"), [(1024, 1024), (4112, 1024), (2048, 4104)])
+@pytest.mark.parametrize(("K", "N"), [(1024, 1024), (4112, 1024), (2048, 4104), (4096, 4104)])
 def test_few_rows_of_any_magnitude(device, format, magnitude, rows, K, N):
     """bfloat16 whose products with small or large numbers leave the range of usual ones."""
+    N = fewer_on_cpu(device, N)
     x = torch.randn(rows, K, device=device)
     if magnitude == "one large row":
         x[-1] *= 2.0**50
@@ -327,6 +353,46 @@ def test_few_rows_of_any_magnitude(device, format, magnitude, rows, K, N):
     x = x.bfloat16()
     q = my_ops.fp4_quantize(torch.randn(N, K, device=device), format)
     assert_linear(my_ops.fp4_linear(x, q), x.double(), values(q))
+
+
+# One row of x with a slice of K for each warp and without, panels, streams, tiles of the fused
+# kernel with the weight in boxes and without.
+OF_EACH_KERNEL = [
+    *((1, 4096, 4104), (1, 4112, 1061), (1, 4368, 2003), (2, 2048, 4104), (2, 1024, 1032)),
+    *((8, 8192, 8200), (16, 6144, 8200), (5, 4112, 2005), (32, 2560, 1040), (200, 2560, 1040)),
+    *((700, 2560, 1040), (250, 512, 2258), (500, 1024, 2258), (100, 272, 4420), (700, 2304, 8208)),
+]
+
+
+@pytest.mark.parametrize(("M", "K", "N"), OF_EACH_KERNEL)
+@pytest.mark.parametrize(
+    ("of_w", "of_x"),
+    [(2.0**-110, 1), (2.0**-110, 2.0**100), (2.0**60, 1), (2.0**60, 2.0**-90)],
+)
+def test_weights_of_any_magnitude(device, of_w, of_x, M, K, N):
+    """Whose tensor scale a kernel has to bring in before sums leave the range of float32."""
+    N = fewer_on_cpu(device, N)
+    q = my_ops.fp4_quantize(torch.randn(N, K, device=device) * of_w)
+    x = (torch.randn(M, K, device=device) * of_x).bfloat16()
+    assert_linear(my_ops.fp4_linear(x, q), x.double(), values(q))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize(("M", "K", "N"), OF_EACH_KERNEL)
+def test_each_value_alone(device, format, dtype, M, K, N):
+    """Rows of x with a single 1 show codes under their scales, rounded once to the dtype of x."""
+    N = fewer_on_cpu(device, N)
+    block, scales = {"nvfp4": (16, torch.arange(127)), "mxfp4": (32, torch.arange(8, 247))}[format]
+    at = torch.arange(N)[:, None] + 3 * torch.arange(-(-K // block))
+    scale = scales[at % len(scales)].to(torch.uint8).to(device)
+    packed = torch.randint(256, (N, K // 2), device=device).to(torch.uint8)
+    q = my_ops.FP4Tensor(packed, scale, None, format, K, dtype)
+    k = torch.randperm(K, device=device)[:M]
+    x = torch.zeros(M, K, device=device, dtype=dtype)
+    x[torch.arange(len(k), device=device), k] = 1
+    expected = q.dequantize(torch.float32)[:, k].t().to(dtype)
+    assert torch.equal(my_ops.fp4_linear(x, q)[: len(k)], expected)
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -364,7 +430,7 @@ def test_x_of_any_layout(device, format):
 # What the copy engine brings in panels of two, four and seven tiles, the last one not whole, for up
 # to 8 rows of x, 16, 24 and 32; more panels than fit at once; teams of warps with unequal steps.
 BOX_PANELS = [
-    (1, 4096, 4104),  # another kernel's, of ragged weights
+    (1, 4096, 4104),  # another kernel's, whose warps have a slice of K each
     (1, 2048, 4104),
     (2, 2048, 4104),
     (1, 6144, 8200),
@@ -413,6 +479,8 @@ def test_panels_of_any_layout(format, dtype, M, K, N):
     rows = [m for m in range(M) if m not in bad_rows]
     keep = torch.arange(N, device="cuda") != N - 5
     assert_linear(y[rows][:, keep], exact[rows], values(q)[keep])
+    x[0, K - 1] = torch.nan
+    assert my_ops.fp4_linear(x, q)[0].isnan().all()
 
 
 MANY_ROWS = [
@@ -488,6 +556,37 @@ def test_gradients_have_the_dtype_of_their_tensor(device, dtype):
     assert grad_bias.dtype == torch.float32
     assert_linear(grad_x, grad.double(), values(q).t())
     torch.testing.assert_close(grad_bias, grad.float().sum(0))
+
+
+# Up to 8, 16, 32 and 64 rows of the gradient, the sum in one to three parts (outer_kernel.cuh);
+# more rows, and a weight that this kernel does not take (wide_kernel.cuh).
+LARGE_GRADIENTS = [
+    *((1, 2048, 520), (7, 1024, 1032), (8, 16384, 136), (16, 2048, 520), (12, 8192, 1032)),
+    *((33, 1024, 1096), (64, 4096, 4096), (20, 18048, 72), (9, 1000, 1104)),
+    *((65, 1024, 1104), (300, 2304, 1032), (700, 1000, 1104)),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize(("M", "K", "N"), LARGE_GRADIENTS)
+def test_gradient_of_x_of_a_large_layer(device, format, dtype, M, K, N):
+    """Of any layout of the incoming one, and where MXFP4 has scales that float16 does not hold."""
+    N = fewer_on_cpu(device, N)
+    q = my_ops.fp4_quantize(torch.randn(N, K, device=device), format)
+    weights = [q]
+    if format == "mxfp4":
+        weights.append(with_scales(q, torch.tensor([N - 3]), 1, 140))
+    x = torch.randn(M, K, device=device, dtype=dtype, requires_grad=True)
+    grad = torch.randn(M, N, device=device).to(dtype) / 64
+    layouts = grad, in_wider_rows(grad, 8, 8), in_wider_rows(grad, 1, 2), grad[:1].expand(M, N)
+    for weight in weights:
+        y = my_ops.fp4_linear(x, weight)
+        for dy in layouts:
+            (actual,) = torch.autograd.grad(y, x, dy, retain_graph=True)
+            assert_linear(actual, dy.double(), values(weight).t())
+        (of_sum,) = torch.autograd.grad(y.sum() / 64, x)
+        assert_linear(of_sum, torch.full_like(grad, 1 / 64).double(), values(weight).t())
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

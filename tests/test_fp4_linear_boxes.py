@@ -10,7 +10,8 @@ import my_ops
 
 pytestmark = pytest.mark.cuda
 
-# One block of a cluster and two; one tile of a block and several, of one step and of many; rows of
+# One block of a cluster, two and three; one tile of a block and several, of few steps and of many,
+# that begin with the first of the two steps of a box of scales (MXFP4) and with the second; rows of
 # the weight that fill the last tile and that do not.
 SIZES = [
     (64, 8192, 8192),
@@ -19,14 +20,19 @@ SIZES = [
     (40, 4096, 14336),
     (100, 4096, 8208),
     (64, 512, 20000),
-    (200, 256, 20000),
     (128, 2048, 4096),
     (300, 1024, 4112),
     (32, 8192, 8192),
-    (25, 14336, 5120),
     (32, 4096, 14336),
     (29, 2560, 28672),
-    (32, 512, 8208),
+    (120, 512, 2064),
+    (65, 2560, 2448),
+    (17, 2560, 416),
+    (500, 2560, 528),
+    (250, 2048, 528),
+    (300, 512, 10128),
+    (400, 2560, 1168),
+    (500, 2048, 1040),
 ]
 
 
@@ -52,8 +58,16 @@ def test_what_is_no_number(format, M, K, N):
     assert torch.equal(changed, y)
 
 
+# Also of one row, for which blocks ask L2 for the weight while the product in front is at work, in
+# panels, and ragged.
+CHAINS = [
+    *((64, 8192), (128, 8192), (32, 8192), (16, 8192), (1, 8192), (1, 4096)),
+    *((1, 4112), (8, 4112), (16, 4112), (32, 4112), (64, 4112), (240, 4112)),
+]
+
+
 @pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize(("M", "K"), [(64, 8192), (128, 8192), (32, 4112), (240, 4112)])
+@pytest.mark.parametrize(("M", "K"), CHAINS)
 def test_products_one_after_the_other(format, M, K):
     """A product starts while the one before it ends, which may have written its x; also where rows
     of the weight are ragged."""

@@ -10,7 +10,9 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 
-@pytest.mark.parametrize("check", ["matmul_plan_check.cpp", "fp4_plan_check.cpp"])
+@pytest.mark.parametrize(
+    "check", ["matmul_plan_check.cpp", "fp4_plan_check.cpp", "fp4_order_check.cpp"]
+)
 def test_plans(tmp_path, check):
     compiler = shutil.which("c++") or pytest.skip("no host compiler")
     program = str(tmp_path / "check")

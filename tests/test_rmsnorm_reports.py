@@ -98,6 +98,34 @@ def test_more_elements_than_32_bits_count(rows, H):
 
 @pytest.mark.cuda
 @pytest.mark.xdist_group("large")
+@pytest.mark.parametrize("H", [96, 4096, 40_000])
+def test_rows_more_than_2_to_the_31_elements_apart(H):
+    stride = 2**31 + 8
+    x = torch.empty(2 * stride + H, dtype=torch.bfloat16, device="cuda")
+    x = x.as_strided((3, H), (stride, 1)).copy_(sample((3, H), torch.bfloat16, "cuda"))
+    weight = sample((H,), torch.float32, "cuda")
+    dense = x.clone(memory_format=torch.contiguous_format)
+    assert torch.equal(my_ops.rmsnorm(x, weight), my_ops.rmsnorm(dense, weight))
+    actual, expected = gradients(x, weight, x), gradients(dense, weight, dense)
+    assert actual[0].is_contiguous()
+    assert all(map(torch.equal, actual, expected))
+
+
+@pytest.mark.cuda
+def test_one_kernel_for_rows_of_a_packed_tensor_and_a_weight_of_another_dtype():
+    """vllm#49750, pytorch#167308: copies of q and k, casts of the weight."""
+    x = sample((2, 3, 24, 128), torch.bfloat16, "cuda")[:, :, 8:16]
+    weight = sample((128,), torch.float32, "cuda")
+    my_ops.rmsnorm(x, weight)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        my_ops.rmsnorm(x, weight)
+        torch.cuda.synchronize()
+    kernels = [e.name for e in profile.events() if e.device_type == torch.autograd.DeviceType.CUDA]
+    assert len(kernels) == 1, kernels
+
+
+@pytest.mark.cuda
+@pytest.mark.xdist_group("large")
 def test_one_row_of_2_to_the_28():
     """pytorch#186800: a just-in-time compiled kernel hung on it."""
     x = sample((1, 1 << 28), torch.bfloat16, "cuda")

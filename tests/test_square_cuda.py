@@ -26,9 +26,9 @@ def test_blocks_of_misaligned_views(dtype, size):
 
 
 @pytest.mark.xdist_group("large")
+@pytest.mark.parametrize("n", [2**31 - 1, 2**31 + 4099, 2**32 + 8])
 @pytest.mark.parametrize("misaligned", [False, True])
-def test_more_than_2_to_the_31_elements(misaligned):
-    n = 2**31 + 4099
+def test_more_elements_than_32_bits_count(misaligned, n):
     x = torch.full((n + 1,), 3.0, dtype=torch.bfloat16, device="cuda")[int(misaligned) :][:n]
     x[-4099:] = 5
     y = my_ops.square(x)

@@ -13,10 +13,10 @@
 // product, or answers false. b is stored along K (fp4_linear) or along N (gradients); "GPU" is the
 // compute capability. Ragged: K is no multiple of 64 (NVFP4) or 128 (MXFP4), ragged_rows.h. All but
 // the last take an x of 16 bits, and a b of 2^20 elements or more. The exact bounds, with the times
-// behind them, are in the *_plan.h; operands that begin at odd addresses go to the last.
+// behind them, are in the *_plan.h, at which multiples of bytes operands begin in the launchers.
 //
 //   launcher         kernel                 b  M      GPU   takes
-//   fp4_gemv         gemv_slice_kernel.cuh  K  1      9.0   K = 4096, or ragged up to 4224
+//   fp4_gemv         gemv_slice_kernel.cuh  K  1      9.0   K = 4096, or ragged, below 4224
 //                    gemv_kernel.cuh        K  1      9.0   ragged, K >= 4096, SMs hold b at once
 //   fp4_stream       box_panel_kernel.cuh   K  <= 32  9.0   K % 256 == 0 (MXFP4: 512)
 //                    stretch_kernel.cuh     K  3..16  9.0   ragged, 2048 <= K <= 5120

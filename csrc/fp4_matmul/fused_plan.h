@@ -64,12 +64,12 @@ constexpr bool fused_has_parts(int tokens, int splits, int parts) {
   return (tokens == 64 || tokens == 128) && (splits == 2 || (splits == 1 && parts == 3));
 }
 
-// What products on an H200 take: a start and an end, and so much for every step. Microseconds at
-// 8192 x 8192: 17.2 with 32 rows of x, 21.0 (64), 28.0 (128), 38.9 (192), 47.7 (256); at 4096 x
-// 4096 9.4 (32, three splits), 10.8 (64, three splits), 12.8 (128, two tiles of 64).
-// With a ragged weight tiles of 256 rows of x take 34.4 (5003 x 4112, two splits), 53.9 (8200 x
-// 8208, two splits) and 57.0 (5003 x 4112), of 192 26.7 (two splits) and 43.3, of 128 31.4, of
-// 64 24.8.
+// What products on an H200 take: a start and an end, and so much for every step. Microseconds,
+// before warps left the weight to boxes (fused_takes_boxes), at 8192 x 8192: 17.2 with 32 rows of
+// x, 21.0 (64), 28.0 (128), 38.9 (192), 47.7 (256); at 4096 x 4096 9.4 (32, three splits), 10.8
+// (64, three splits), 12.8 (128, two tiles of 64). With a ragged weight tiles of 256 rows of x
+// take 34.4 (5003 x 4112, two splits), 53.9 (8200 x 8208, two splits) and 57.0 (5003 x 4112), of
+// 192 26.7 (two splits) and 43.3, of 128 31.4, of 64 24.8.
 constexpr double fused_fixed_microseconds(int tokens, bool ragged) {
   if (ragged && tokens >= 192) return tokens == 192 ? 7 : 9.5;
   return tokens == 16 ? 4.2 : tokens <= 64 ? 4.6 : tokens == 128 ? 5.2 : 3.7;
