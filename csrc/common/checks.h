@@ -18,6 +18,11 @@ inline void check_device(const char* op, const char* argument, const at::Tensor&
   MY_OPS_CHECK(tensor.defined(), op, argument, "a tensor", "None");
   MY_OPS_CHECK(tensor.is_cpu() || tensor.is_cuda(), op, argument, "a CPU or CUDA tensor",
                tensor.device());
+#ifndef MY_OPS_WITH_CUDA
+  MY_OPS_CHECK(tensor.is_cpu(), op, argument,
+               "a CPU tensor (my_ops was built without CUDA: rebuild it with MY_OPS_CUDA=1)",
+               tensor.device());
+#endif
   MY_OPS_CHECK(tensor.layout() == at::kStrided, op, argument, "a strided tensor", tensor.layout());
   MY_OPS_CHECK(!tensor.is_conj() && !tensor.is_neg(), op, argument, "a materialized tensor",
                "a lazy conjugate or negative (call resolve_conj() or resolve_neg())");

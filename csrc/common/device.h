@@ -5,7 +5,6 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
-#include <c10/util/Exception.h>
 
 namespace my_ops {
 
@@ -22,19 +21,13 @@ class OperatorGuard {
   c10::impl::ExcludeDispatchKeyGuard autocast_;
 };
 
-// In a build without CUDA every tensor has to be on the CPU.
-inline void require_cpu(const char* function, const at::Tensor& tensor) {
-  TORCH_CHECK(tensor.is_cpu(), "my_ops was built without CUDA and cannot run ", function, " on ",
-              tensor.device(), "; rebuild it with MY_OPS_CUDA=1");
-}
-
 }  // namespace my_ops
 
-// Calls `function`_cuda or `function`_cpu by the device of `tensor`.
+// Calls `function`_cuda or `function`_cpu by the device of `tensor`. In a build without CUDA that
+// is the CPU: check_device() has refused all others.
 #ifdef MY_OPS_WITH_CUDA
 #define MY_OPS_CALL_ON_DEVICE_OF(tensor, function, ...) \
   ((tensor).is_cuda() ? function##_cuda(__VA_ARGS__) : function##_cpu(__VA_ARGS__))
 #else
-#define MY_OPS_CALL_ON_DEVICE_OF(tensor, function, ...) \
-  (my_ops::require_cpu(#function, tensor), function##_cpu(__VA_ARGS__))
+#define MY_OPS_CALL_ON_DEVICE_OF(tensor, function, ...) function##_cpu(__VA_ARGS__)
 #endif

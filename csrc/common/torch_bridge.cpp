@@ -2,6 +2,7 @@
 // and no ATen/ops header, since parsing torch is all the time that it takes to compile.
 #include <ATen/core/Tensor.h>
 
+#include "common/checks.h"
 #include "common/dispatch.h"
 #include "common/tensor_view.h"
 
@@ -66,7 +67,8 @@ const cudaDeviceProp& current_device_properties() {
 }
 
 void check_blocks(const char* op, int64_t blocks) {
-  TORCH_CHECK(blocks <= INT32_MAX, "my_ops.", op, ": the result has too many tiles: ", blocks);
+  MY_OPS_CHECK(blocks <= INT32_MAX, op, "the result", c10::str("at most ", INT32_MAX, " tiles"),
+               blocks);
 }
 
 void check_cuda(cudaError_t error, const char* file, const char* function, int line) {
