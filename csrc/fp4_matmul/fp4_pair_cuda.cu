@@ -1,8 +1,8 @@
 // fp4_matmul of two dense operands on Hopper: both are quantized together, which leaves a in 16
 // bits for the fused kernel.
+#include "common/cuda_types.cuh"
 #include "common/dispatch.h"
 #include "common/launch.cuh"
-#include "fp4/fp4_cuda.cuh"
 #include "fp4_matmul/fp4_fused.h"
 #include "fp4_matmul/fp4_operands.cuh"
 #include "fp4_matmul/fp4_pair.h"

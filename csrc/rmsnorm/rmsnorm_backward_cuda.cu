@@ -1,7 +1,10 @@
-// rmsnorm's backward on CUDA: from tensors to the kernels of backward_kernel.cuh.
+// rmsnorm's backward on CUDA: from tensors to the arguments of a kernel. Which one a width gets, of
+// backward_kernel.cuh, backward_wide_kernel.cuh and backward_widest_kernel.cuh:
+// backward_config.cuh. The weight's gradient is then added up by weight_gradient.cuh.
+#include "common/cuda_types.cuh"
 #include "rmsnorm/backward_launch.cuh"
-#include "rmsnorm/cuda_types.cuh"
 #include "rmsnorm/rmsnorm.h"
+#include "rmsnorm/rmsnorm_cuda.cuh"
 #include "rmsnorm/rmsnorm_dispatch.h"
 
 namespace my_ops {

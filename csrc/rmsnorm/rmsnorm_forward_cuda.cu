@@ -1,7 +1,9 @@
-// rmsnorm's forward on CUDA: from tensors to the kernel of forward_kernel.cuh.
-#include "rmsnorm/cuda_types.cuh"
+// rmsnorm's forward on CUDA: from tensors to the arguments of a kernel. Which one a width gets,
+// with x in registers, staged in shared memory or in tiles: forward_config.cuh.
+#include "common/cuda_types.cuh"
 #include "rmsnorm/forward_launch.cuh"
 #include "rmsnorm/rmsnorm.h"
+#include "rmsnorm/rmsnorm_cuda.cuh"
 #include "rmsnorm/rmsnorm_dispatch.h"
 
 namespace my_ops {

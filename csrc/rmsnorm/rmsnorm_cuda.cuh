@@ -1,28 +1,11 @@
-// What the CUDA launchers of rmsnorm share: CUDA's names for torch's types, the device's limits.
-// Host side of .cu files.
+// Host side of this room's .cu files: what a launch has to know of the device and of its tensors.
 #pragma once
-
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 
 #include "common/launch.cuh"
 #include "common/tensor_view.h"
 #include "rmsnorm/device_limits.h"
 
 namespace my_ops {
-
-template <typename scalar_t>
-struct CudaType {
-  using type = scalar_t;
-};
-template <>
-struct CudaType<c10::Half> {
-  using type = __half;
-};
-template <>
-struct CudaType<c10::BFloat16> {
-  using type = __nv_bfloat16;
-};
 
 template <typename Args>
 DeviceLimits device_limits(void (*kernel)(Args)) {
