@@ -32,10 +32,10 @@ std::pair<at::Tensor, Fp4Rows> as_rows_or_columns(const at::Tensor& x) {
 }
 
 void check_stored(const char* op, const char* argument, const at::Tensor& tensor,
-                  const std::vector<int64_t>& sizes) {
+                  at::IntArrayRef sizes) {
   MY_OPS_CHECK(tensor.scalar_type() == at::kByte, op, argument, "uint8", tensor.scalar_type());
-  MY_OPS_CHECK(tensor.sizes() == at::IntArrayRef(sizes), op, argument,
-               c10::str("the shape ", at::IntArrayRef(sizes)), tensor.sizes());
+  MY_OPS_CHECK(tensor.sizes() == sizes, op, argument, c10::str("the shape ", sizes),
+               tensor.sizes());
 }
 
 // Of x as these rows, where there is a magnitude: in any order of the elements.

@@ -5,10 +5,10 @@
 #include <ATen/ops/empty.h>
 
 #include <utility>
-#include <vector>
 
 #include "common/ceil_div.h"
 #include "common/fp4.h"
+#include "common/with_last.h"
 #include "fp4/fp4_rows.h"
 
 namespace my_ops {
@@ -30,13 +30,6 @@ inline std::pair<at::Tensor, Fp4Rows> as_rows(const at::Tensor& x) {
   }
   if (regular) return {x, {rows, K, row_stride}};
   return {x.contiguous(), {rows, K, K}};
-}
-
-// The sizes of `like` with another last one.
-inline std::vector<int64_t> with_last(const at::Tensor& like, int64_t last) {
-  auto sizes = like.sizes().vec();
-  sizes.back() = last;
-  return sizes;
 }
 
 // The codes and the scales of x in FP4, still to be written.

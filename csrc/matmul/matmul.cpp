@@ -7,6 +7,7 @@
 #include "common/checks.h"
 #include "common/device.h"
 #include "common/register.h"
+#include "common/with_last.h"
 
 namespace my_ops {
 namespace {
@@ -37,12 +38,6 @@ void check_rows(const char* op, const char* name, const at::Tensor& rows) {
 
 at::IntArrayRef leading_sizes(const at::Tensor& x) { return x.sizes().slice(0, x.dim() - 1); }
 
-at::DimVector with_last(at::IntArrayRef leading, int64_t last) {
-  at::DimVector shape(leading.begin(), leading.end());
-  shape.push_back(last);
-  return shape;
-}
-
 // All leading dimensions as one: a view where the strides allow it. Not reshape(-1, K), which
 // cannot tell the rows of a matrix without columns.
 at::Tensor flatten_rows(const at::Tensor& x) {
@@ -72,7 +67,7 @@ at::Tensor matmul_forward(const at::Tensor& A, const at::Tensor& B, std::string_
                c10::str("a's last dimension as its first: [", A.size(-1), ", N]"), "shape ",
                B.sizes());
   const OperatorGuard guard(A);
-  return product(flatten_rows(A), B, with_last(leading_sizes(A), B.size(1)), precision);
+  return product(flatten_rows(A), B, with_last(A, B.size(1)), precision);
 }
 
 at::Tensor matmul_backward_A(const at::Tensor& grad, const at::Tensor& B,
@@ -86,7 +81,7 @@ at::Tensor matmul_backward_A(const at::Tensor& grad, const at::Tensor& B,
                c10::str("b's last dimension as its own: [..., ", B.size(1), "]"), "shape ",
                grad.sizes());
   const OperatorGuard guard(grad);
-  return product(flatten_rows(grad), B.t(), with_last(leading_sizes(grad), B.size(0)), precision);
+  return product(flatten_rows(grad), B.t(), with_last(grad, B.size(0)), precision);
 }
 
 at::Tensor matmul_backward_B(const at::Tensor& A, const at::Tensor& grad,
