@@ -10,16 +10,19 @@
 
 namespace my_ops {
 
-// Dynamic shared memory above this needs an opt-in for each kernel.
-constexpr size_t kDefaultSharedBytes = 48 * 1024;
+// Dynamic shared memory above the default needs an opt-in for each kernel.
+template <typename... Params>
+void allow_shared_bytes(void (*kernel)(Params...), size_t bytes) {
+  constexpr size_t kDefaultBytes = 48 * 1024;
+  if (bytes <= kDefaultBytes) return;
+  MY_OPS_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                         static_cast<int>(bytes)));
+}
 
 // Launches `kernel` on the current stream of the current device and checks the launch.
 template <typename... Params, typename... Args>
 void launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes, Args... args) {
-  if (shared_bytes > kDefaultSharedBytes) {
-    MY_OPS_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                           static_cast<int>(shared_bytes)));
-  }
+  allow_shared_bytes(kernel, shared_bytes);
   kernel<<<grid, block, shared_bytes, current_stream()>>>(args...);
   MY_OPS_CUDA_CHECK(cudaGetLastError());
 }
@@ -104,10 +107,7 @@ inline unsigned launch_attributes(const LaunchOptions& options,
 template <typename... Params, typename... Args>
 void launch_with(const LaunchOptions& options, void (*kernel)(Params...), dim3 grid, dim3 block,
                  size_t shared_bytes, Args... args) {
-  if (shared_bytes > kDefaultSharedBytes) {
-    MY_OPS_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                           static_cast<int>(shared_bytes)));
-  }
+  allow_shared_bytes(kernel, shared_bytes);
   cudaLaunchAttribute attributes[2];
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;

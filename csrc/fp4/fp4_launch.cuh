@@ -5,6 +5,7 @@
 // a thread's chunks are the thread block's width (or height) apart.
 #pragma once
 
+#include "common/ceil_div.h"
 #include "fp4/fp4_rows.h"
 
 namespace my_ops {
@@ -28,8 +29,8 @@ inline Fp4Launch fp4_launch(const Fp4Rows& x, int chunk_elements, int chunks, in
                             dim3 block) {
   const int64_t width = int64_t{chunk_elements} * chunks * block.x;
   const int64_t height = int64_t{block.y} * rows;
-  const int64_t columns = (x.K + width - 1) / width;
-  const int64_t row_tiles = (x.rows + height - 1) / height;
+  const int64_t columns = ceil_div(x.K, width);
+  const int64_t row_tiles = ceil_div(x.rows, height);
   return {dim3(static_cast<unsigned>(columns),
                static_cast<unsigned>(row_tiles < kMaxGridY ? row_tiles : kMaxGridY)),
           block};
@@ -50,7 +51,7 @@ inline Fp4Launch fp4_amax_launch(const Fp4Rows& x, int pack_elements, int packs)
   constexpr unsigned kMaxBlocks = 2112;
   Fp4Launch launch = fp4_launch(x, pack_elements, packs);
   if (launch.grid.x > kMaxBlocks) launch.grid.x = kMaxBlocks;
-  const unsigned max_y = (kMaxBlocks + launch.grid.x - 1) / launch.grid.x;
+  const unsigned max_y = ceil_div(kMaxBlocks, launch.grid.x);
   if (launch.grid.y > max_y) launch.grid.y = max_y;
   return launch;
 }

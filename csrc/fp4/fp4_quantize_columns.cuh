@@ -181,9 +181,9 @@ __global__ void __launch_bounds__(32 * kColumnWarps)
 }
 
 inline Fp4Launch fp4_columns_launch(const Fp4Rows& x, int columns_of_thread) {
-  const int64_t row_tiles = (x.rows + 32 * columns_of_thread - 1) / (32 * columns_of_thread);
+  const int64_t row_tiles = ceil_div(x.rows, 32 * columns_of_thread);
   constexpr int kTileK = kColumnWarps * kColumnWarpRows;
-  const int64_t k_tiles = (x.K + kTileK - 1) / kTileK;
+  const int64_t k_tiles = ceil_div(x.K, kTileK);
   return {dim3(static_cast<unsigned>(row_tiles),
                static_cast<unsigned>(k_tiles < kMaxGridY ? k_tiles : kMaxGridY)),
           dim3(32 * kColumnWarps)};
