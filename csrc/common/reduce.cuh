@@ -43,16 +43,8 @@ __device__ __forceinline__ void share_halves(T sum, T (&sums)[2]) {
   sums[1] = upper ? sum : other;
 }
 
-// What the warps of the blocks that share a sum write to each other: `N` values from each. A loop
-// that sums again and again alternates between two of these, so that one barrier a sum is enough:
-// nobody can be two sums ahead.
-template <typename T, int N>
-struct SumScratch {
-  T values[kMaxClusterBlocks * kMaxBlockWarps][N];
-};
-
-// A block may write into its neighbours only once they run: arrive first thing in the kernel, wait
-// before the first sum.
+// A block may write into its neighbours' shared memory only once they run: arrive first thing in
+// the kernel, wait before the first access.
 __device__ __forceinline__ void cluster_arrive(int blocks) {
 #if __CUDA_ARCH__ >= 900
   if (blocks > 1) __cluster_barrier_arrive();
@@ -70,43 +62,6 @@ __device__ __forceinline__ void cluster_sync() {
   __cluster_barrier_wait();
 }
 #endif
-
-// Sums `values` over all threads of the `blocks` blocks of a cluster (1: over this block), in all
-// of them. Each warp sends its part to every block, then one barrier, then each warp adds all.
-template <typename T, int N>
-__device__ __forceinline__ void blocks_sum(T (&values)[N], SumScratch<T, N>& scratch, int blocks) {
-  const int warps = (blockDim.x + kWarpSize - 1) / kWarpSize;
-  const int warp = threadIdx.x / kWarpSize;
-  const int lane = threadIdx.x % kWarpSize;
-#pragma unroll
-  for (int i = 0; i < N; ++i) values[i] = lanes_sum<kWarpSize>(values[i]);
-
-  if (blocks == 1) {
-    if (lane == 0) {
-#pragma unroll
-      for (int i = 0; i < N; ++i) scratch.values[warp][i] = values[i];
-    }
-    __syncthreads();
-  } else {
-#if __CUDA_ARCH__ >= 900
-    if (lane < blocks) {
-      T* slot = scratch.values[__clusterRelativeBlockRank() * warps + warp];
-      T* remote = static_cast<T*>(__cluster_map_shared_rank(slot, lane));
-#pragma unroll
-      for (int i = 0; i < N; ++i) remote[i] = values[i];
-    }
-    cluster_sync();
-#endif
-  }
-
-#pragma unroll
-  for (int i = 0; i < N; ++i) {
-    T sum = 0;
-#pragma unroll 1
-    for (int part = lane; part < warps * blocks; part += kWarpSize) sum += scratch.values[part][i];
-    values[i] = lanes_sum<kWarpSize>(sum);
-  }
-}
 
 // Two sums over all threads of a block of up to kMaxBlockWarps warps, in all of them, from those of
 // each warp in its halves. Calls in a loop alternate between two scratches, as above.

@@ -123,19 +123,6 @@ __device__ __forceinline__ void forget_values(Pack& pack) {
   asm("" : "+r"(pack.x), "+r"(pack.y), "+r"(pack.z), "+r"(pack.w));
 }
 
-// The bytes [first_byte, first_byte + 16) of `low` and `high` in a row; first_byte < 16.
-__device__ __forceinline__ Pack straddling_pack(const Pack& low, const Pack& high,
-                                                unsigned first_byte) {
-  unsigned words[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-#pragma unroll
-  for (int i = 0; i < 6; ++i) words[i] = first_byte & 8 ? words[i + 2] : words[i];
-#pragma unroll
-  for (int i = 0; i < 5; ++i) words[i] = first_byte & 4 ? words[i + 1] : words[i];
-  const unsigned bits = first_byte % 4 * 8;
-  return {__funnelshift_r(words[0], words[1], bits), __funnelshift_r(words[1], words[2], bits),
-          __funnelshift_r(words[2], words[3], bits), __funnelshift_r(words[3], words[4], bits)};
-}
-
 template <typename scalar_t, int N>
 __device__ __forceinline__ Pack pack_of(const scalar_t (&elements)[N]) {
   static_assert(sizeof(elements) == sizeof(Pack));
