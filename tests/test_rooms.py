@@ -99,6 +99,14 @@ def test_kernels_are_compiled_without_large_headers(path):
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=relative)
+def test_what_needs_no_torch_includes_none(path):
+    head = re.match(r"(//.*\n)+", path.read_text())[0].replace("\n// ", " ")
+    if re.search(r"[Nn]eeds no torch\b", head):
+        for file in included_by(path, set()):
+            assert not re.search(r"#include <(ATen|c10|torch)/", file.read_text()), relative(file)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=relative)
 def test_kernels_are_launched_through_launch(path):
     """common/launch.cuh takes the current stream and checks the launch; nothing else launches."""
     text = path.read_text()

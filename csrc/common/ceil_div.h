@@ -1,4 +1,4 @@
-// Host: division of counts, rounded up.
+// Host: division of counts, rounded up. Needs no torch.
 #pragma once
 
 #include <type_traits>

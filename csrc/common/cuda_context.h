@@ -1,4 +1,5 @@
-// Where .cu files run, as torch has set it. Without torch's headers: see tensor_view.h.
+// Host side of .cu files: the device and the stream that torch has set, and the errors of CUDA.
+// Needs no torch; see tensor_view.h.
 #pragma once
 
 #include <driver_types.h>

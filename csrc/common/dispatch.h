@@ -1,4 +1,4 @@
-// From a dtype, known at run time, to the C++ type that stores it. Host only.
+// Host: from a dtype, known at run time, to the C++ type that stores it. Needs no torch.
 #pragma once
 
 #include "common/tensor_view.h"

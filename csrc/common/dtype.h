@@ -1,4 +1,4 @@
-// Host: dtypes, by torch's names and numbers, and the C++ types that store them.
+// Host: dtypes, by torch's names and numbers, and the C++ types that store them. Needs no torch.
 //
 // torch's header of them includes every type that torch has, float8 and quantized ones too, and
 // would be most of the time that a short .cu file takes to compile: see tensor_view.h.

@@ -1,4 +1,4 @@
-// Device: eight E2M1 codes at a time to pairs of float16, exactly. Needs no torch header.
+// Device only: eight E2M1 codes at a time to pairs of float16, exactly. Needs no torch.
 #pragma once
 
 #include <cuda_fp16.h>

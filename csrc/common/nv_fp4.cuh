@@ -1,4 +1,5 @@
-// Device: CUDA's types for FP4 codes, from a header that does not compile under -Wextra by itself.
+// Device only: CUDA's types for FP4 codes, from a header that does not compile under -Wextra by
+// itself. Needs no torch.
 //
 // The codes of common/fp4.h are those of __nv_fp4_e2m1, two to a __nv_fp4x2_storage_t. CUDA's own
 // conversions are not used: on Hopper they are software that goes through double.

@@ -1,5 +1,6 @@
-// Device: one kernel starts while the one before it in the stream still runs (compute capability
-// 9.0 and later; before that these do nothing). The later one is launched as `overlapping`.
+// Device only: one kernel starts while the one before it in the stream still runs (compute
+// capability 9.0 and later; before that these do nothing). The later one is launched as
+// `overlapping` (launch.cuh). Needs no torch.
 #pragma once
 
 namespace my_ops {

@@ -1,5 +1,5 @@
-// Sums over the threads of a warp, of a block, and of a cluster of blocks. Device only, needs no
-// torch. Every order of addition is fixed, so the same input gives the same bits.
+// Sums over the threads of a warp and of a block, and the barrier of a cluster of blocks. Device
+// only, needs no torch. Every order of addition is fixed, so the same input gives the same bits.
 //
 // Clusters by nvcc's built-in functions: cooperative_groups.h, which wraps them, would add 5 s to
 // what a .cu file takes to compile.

@@ -1,4 +1,4 @@
-// Where in a ring of shared memory one is. Device only, needs no torch.
+// A position in a ring of slots in shared memory. Device only, needs no torch.
 #pragma once
 
 namespace my_ops {

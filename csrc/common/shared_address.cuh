@@ -1,4 +1,4 @@
-// Device: addresses in shared memory as PTX takes them. Needs no torch.
+// Device only: addresses in shared memory as PTX takes them. Needs no torch.
 #pragma once
 
 #include <cstdint>

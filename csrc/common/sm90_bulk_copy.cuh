@@ -1,6 +1,6 @@
 // Device, sm_90a: the copy engine, between global and shared memory and from shared to shared
 // memory. One thread issues a copy; the bytes of one to shared memory count at an mbarrier. Needs
-// no torch header.
+// no torch.
 #pragma once
 
 #include <cuda.h>

@@ -1,4 +1,4 @@
-// Device: the blocks of a cluster, on compute capability 9.0 and later. Needs no torch header.
+// Device only, compute capability 9.0 and later: the blocks of a cluster. Needs no torch.
 #pragma once
 
 #include <cstdint>

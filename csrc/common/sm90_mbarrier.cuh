@@ -1,4 +1,4 @@
-// Device, sm_90a: mbarriers in shared memory, by 32-bit shared address. Needs no torch header.
+// Device only, sm_90a: mbarriers in shared memory, by 32-bit shared address. Needs no torch.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Host: how the copy engine finds boxes of a matrix (sm90_bulk_copy.cuh). Needs no torch header.
+// Host: how the copy engine finds boxes of a matrix (sm90_bulk_copy.cuh). Needs no torch.
 #pragma once
 
 #include <cuda.h>

@@ -1,5 +1,5 @@
-// Device, sm_90a: moves registers between warpgroups that play different parts in one block. Needs
-// no torch header.
+// Device only, sm_90a: moves registers between warpgroups that play different parts in one block.
+// Needs no torch.
 #pragma once
 
 namespace my_ops {

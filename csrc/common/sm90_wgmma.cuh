@@ -1,7 +1,7 @@
-// Device, sm_90a: the warpgroup's matrix instruction. D [64, kCols] in registers, A [64, 32 bytes]
-// and B [kCols, 32 bytes] in shared memory, K-major; with elements of 16 bits they may also be
-// outer-major, K rows of 64 or kCols elements. A in registers: sm90_wgmma_registers.cuh. Needs no
-// torch header.
+// Device only, sm_90a: the warpgroup's matrix instruction. D [64, kCols] in registers, A [64, 32
+// bytes] and B [kCols, 32 bytes] in shared memory, K-major; with elements of 16 bits they may also
+// be outer-major, K rows of 64 or kCols elements. A in registers: sm90_wgmma_registers.cuh. Needs
+// no torch.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Device, sm_90a: the warpgroup's matrix instruction with A [64, 32 bytes] in registers, and B
-// [kCols, 32 bytes] in shared memory, K-major. Needs no torch header.
+// Device only, sm_90a: the warpgroup's matrix instruction with A [64, 32 bytes] in registers, and B
+// [kCols, 32 bytes] in shared memory, K-major. Needs no torch.
 #pragma once
 
 #include <cuda_bf16.h>

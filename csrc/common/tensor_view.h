@@ -1,4 +1,4 @@
-// What a kernel is given of a tensor. Host only.
+// Host: what a kernel is given of a tensor. Needs no torch.
 //
 // nvcc parses a .cu file once for the host and once more for every architecture, and the header of
 // at::Tensor takes seconds each time: .cu files see tensors through this one. torch_bridge.cpp has

@@ -1,4 +1,4 @@
-// Device: in which order blocks take the tiles of a product. Needs no torch header.
+// Device only: in which order blocks take the tiles of a product. Needs no torch.
 #pragma once
 
 namespace my_ops {

@@ -1,4 +1,4 @@
-// Device: packs of elements that move in one memory access. Needs no torch header.
+// Device only: packs of elements that move in one memory access. Needs no torch.
 #pragma once
 
 #include <cstdint>

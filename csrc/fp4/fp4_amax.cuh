@@ -1,4 +1,4 @@
-// Device: the largest magnitude of a tensor, NaN ignored. Needs no torch header.
+// Device only: the largest magnitude of a tensor, NaN ignored. Needs no torch.
 //
 // The maximum does not depend on the order, so atomics on the bits of non-negative floats, which
 // order as integers do, give the same result in every run.

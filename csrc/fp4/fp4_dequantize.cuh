@@ -1,5 +1,5 @@
-// Device: rows of FP4 back to 16-bit or float32 elements: value = code * (block scale * global),
-// rounded to float32 and then to the output. Needs no torch header.
+// Device only: rows of FP4 back to 16-bit or float32 elements: value = code * (block scale *
+// global), rounded to float32 and then to the output. Needs no torch.
 #pragma once
 
 #include "common/fp4.h"

@@ -1,5 +1,5 @@
-// Device: the fast twin of common/fp4.h. Its codes and scale bytes are the same for every input, at
-// half the instructions: 9 an element, where a copy leaves time for 17. Needs no torch header.
+// Device only: the fast twin of common/fp4.h. It gives the same codes and scale bytes for every
+// input, with half the instructions: 9 an element, where a copy leaves time for 17. Needs no torch.
 #pragma once
 
 #include <cuda_fp16.h>

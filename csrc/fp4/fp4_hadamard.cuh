@@ -1,4 +1,4 @@
-// Device: the Hadamard transform of fp4_hadamard.h along rows, in float32. Needs no torch header.
+// Device only: the Hadamard transform of fp4_hadamard.h along rows, in float32. Needs no torch.
 //
 // A thread owns a group of 16 elements. Neighbouring threads take neighbouring groups of a row, or
 // neighbouring rows where these are the columns of a matrix in memory, as in the gradients that are

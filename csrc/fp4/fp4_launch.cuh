@@ -1,4 +1,5 @@
-// How rows are divided among threads, for all kernels of this room. Needs no torch header.
+// How rows are divided among threads, for all kernels of this room. Host side of .cu files, with
+// the constants that kernels share. Needs no torch.
 //
 // A thread takes chunks of a row: 16 elements to quantize, else the 16 bytes of high-precision
 // elements that one access can carry. A thread block is block.x chunks wide and block.y rows high;

@@ -1,5 +1,5 @@
-// Device: elements of a row in registers, their values as float32 and their largest magnitude.
-// Needs no torch header.
+// Device only: elements of a row in registers, their values as float32 and their largest magnitude.
+// Needs no torch.
 #pragma once
 
 #include <cuda_bf16.h>

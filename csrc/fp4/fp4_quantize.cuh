@@ -1,6 +1,6 @@
-// Device: quantize rows to FP4. One read of x and one write of the codes: 2.56 bytes an element of
-// bfloat16, so memory bounds it as long as an element costs fewer than about 17 instructions.
-// Needs no torch header.
+// Device only: quantize rows to FP4. One read of x and one write of the codes: 2.56 bytes an
+// element of bfloat16, so memory bounds it as long as an element costs fewer than about 17
+// instructions. Needs no torch.
 #pragma once
 
 #include "common/nv_fp4.cuh"

@@ -1,5 +1,5 @@
-// Device: quantize a transposed matrix, the columns of a row-major one, without a copy of it. Needs
-// no torch header.
+// Device only: quantize a transposed matrix, the columns of a row-major one, without a copy of it.
+// Needs no torch.
 #pragma once
 
 #include "fp4/fp4_quantize.cuh"

@@ -1,5 +1,5 @@
-// Device: RMSNorm whose result leaves as FP4 and never goes to memory itself: 2.56 bytes an element
-// of bfloat16 instead of the 6.56 of two operators. Needs no torch header.
+// Device only: RMSNorm whose result is stored as FP4 and never goes to memory itself: 2.56 bytes an
+// element of bfloat16 instead of the 6.56 of two operators. Needs no torch.
 //
 // Instructions bound it: at 16 an element it reaches 85 % of a copy's speed, at 20 it reached 70 %.
 #pragma once

@@ -1,5 +1,4 @@
-// Device: 16 elements of a row that a lane normalizes and quantizes together. Needs no torch
-// header.
+// Device only: 16 elements of a row that a lane normalizes and quantizes together. Needs no torch.
 #pragma once
 
 #include <cstring>

@@ -1,5 +1,5 @@
 // How the operators of this room see a tensor [..., K]: rows at one distance, dense rows or, in a
-// transposed matrix, dense columns. Needs no torch header.
+// transposed matrix, dense columns. Needs no torch.
 #pragma once
 
 #include <cstdint>

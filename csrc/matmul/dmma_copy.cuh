@@ -1,5 +1,5 @@
 // How a tile of a float64 operand gets from global to shared memory, and from there to the
-// registers of mma. Torch-free; included by dmma_gemm.cuh.
+// registers of mma. Device only, needs no torch.
 //
 // mma.m16n8k8 wants from a thread (group g of 8, member t of 4) A's elements at the rows g and
 // g + 8 and B's at the column g, each at k = t and t + 4. Which of the tile's rows, columns and k

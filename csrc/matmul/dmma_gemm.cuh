@@ -1,4 +1,4 @@
-// C = A B in float64 on the tensor cores. Torch-free; included by matmul_float64_cuda.cu.
+// C = A B in float64 on the tensor cores. Device only, needs no torch.
 //
 // A block owns a kRows x kCols tile of C, or one slice of K of such a tile, and each of its warps a
 // kWarpRows x kWarpCols part. It walks K in steps of kDepth: cp.async brings the next tiles of A

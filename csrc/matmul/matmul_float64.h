@@ -1,4 +1,4 @@
-// The part of matmul that multiplies float64. Included by matmul_cuda.cu.
+// The part of matmul that multiplies float64. Host side of .cu files, needs no torch.
 #pragma once
 
 #include "common/tensor_view.h"

@@ -1,5 +1,5 @@
-// The part of matmul that multiplies float32 operands in TF32 as they lie in memory. Included by
-// matmul_wgmma_cuda.cu.
+// The part of matmul that multiplies float32 operands in TF32 as they lie in memory. Host side of
+// .cu files, needs no torch.
 #pragma once
 
 #include "common/tensor_view.h"

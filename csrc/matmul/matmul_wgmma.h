@@ -1,4 +1,4 @@
-// The part of matmul that runs on Hopper's tensor cores. Included by matmul_cuda.cu.
+// The part of matmul that runs on Hopper's tensor cores. Host side of .cu files, needs no torch.
 #pragma once
 
 #include <string_view>

@@ -1,5 +1,5 @@
-// C = x W with at most four rows in x: a product that is bound by reading W once. Torch-free;
-// included by matvec_launch.cuh.
+// C = x W with at most four rows in x: a product that is bound by reading W once. Device only,
+// needs no torch.
 //
 // A block owns a few of W's columns, 128 bytes of a row or four that run along K, and all of K or
 // a slice of it. Its threads go through K side by side, each with several 16-byte loads in flight.

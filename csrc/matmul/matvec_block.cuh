@@ -1,5 +1,5 @@
-// What matvec's kernels are given, how a block is shaped, and how it loads. Torch-free; included by
-// matvec_sum.cuh.
+// What matvec's kernels are given, how a block is shaped, and how it loads. Device only, needs no
+// torch.
 #pragma once
 
 #include <cstdint>

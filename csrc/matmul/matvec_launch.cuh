@@ -1,5 +1,4 @@
-// Launches matvec where it is the right kernel. Included by matmul_cuda.cu and
-// matmul_float64_cuda.cu.
+// Launches matvec where it is the right kernel. Host side of .cu files, needs no torch.
 #pragma once
 
 #include <algorithm>

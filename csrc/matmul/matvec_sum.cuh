@@ -1,4 +1,4 @@
-// What one block of matvec multiplies, for both layouts of W. Torch-free; included by matvec.cuh.
+// What one block of matvec multiplies, for both layouts of W. Device only, needs no torch.
 #pragma once
 
 #include <cstdint>

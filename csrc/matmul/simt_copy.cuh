@@ -1,5 +1,5 @@
-// How a tile of an operand of matmul gets from global to shared memory. Torch-free; included by
-// simt_gemm.cuh.
+// How a tile of an operand of matmul gets from global to shared memory. Device only, needs no
+// torch.
 #pragma once
 
 #include <cstdint>

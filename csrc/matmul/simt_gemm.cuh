@@ -1,5 +1,4 @@
-// C = A B on the CUDA cores, in the operands' own precision. Torch-free; included by
-// matmul_cuda.cu.
+// C = A B on the CUDA cores, in the operands' own precision. Device only, needs no torch.
 //
 // A block owns a kRows x kCols tile of C, or one slice of K of such a tile. It walks K in steps of
 // kDepth: cp.async brings the next tiles of A and B into a ring of kStages shared buffers while

@@ -1,4 +1,4 @@
-// Launches a product as planned. Included by matmul_cuda.cu and matmul_float64_cuda.cu.
+// Launches a product as planned by simt_plan.h. Host side of .cu files, needs no torch.
 #pragma once
 
 #include <algorithm>

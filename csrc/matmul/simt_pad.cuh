@@ -1,5 +1,5 @@
-// A matrix whose rows along M or N are not aligned, copied to rows that are. Torch-free; included
-// by matmul_cuda.cu.
+// A matrix whose rows along M or N are not aligned, copied to rows that are. Device only, needs no
+// torch.
 #pragma once
 
 #include <cstdint>

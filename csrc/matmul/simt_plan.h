@@ -1,6 +1,6 @@
 // Which tile a product takes in float32 (simt_gemm.cuh) or float64 (dmma_gemm.cuh), and how it cuts
-// K: a pure function of the shape and the number of SMs, so that a shape always gives the same
-// bits. Needs no torch.
+// K: a pure function of the shape and the device, so that a shape always gives the same bits. Needs
+// no torch.
 #pragma once
 
 #include <algorithm>

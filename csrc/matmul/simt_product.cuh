@@ -1,5 +1,5 @@
 // What the kernels of a SIMT product are given, where they store, and how the slices of cut tiles
-// are added. Torch-free; included by simt_gemm.cuh.
+// are added. Device only, needs no torch.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The tile shapes of matmul's SIMT kernel and the loading of their stages. Torch-free; included by
-// simt_gemm.cuh.
+// The tile shapes of matmul's SIMT kernel and the loading of their stages. Device only, needs no
+// torch.
 #pragma once
 
 #include <cstdint>

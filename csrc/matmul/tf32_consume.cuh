@@ -1,4 +1,4 @@
-// The consumers' part of the TF32 kernel. Torch-free; sm_90a; included by tf32_gemm.cuh.
+// The consumers' part of the TF32 kernel. Device only, sm_90a, needs no torch.
 #pragma once
 
 #include <cstdint>

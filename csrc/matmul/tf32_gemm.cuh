@@ -1,4 +1,5 @@
-// C = A B in TF32, straight from float32 operands: no planes, one launch. Torch-free; sm_90a.
+// C = A B in TF32, straight from float32 operands: no planes, one launch. Device only, sm_90a,
+// needs no torch.
 //
 // A block owns a tile of C, or a slice of its K. One warp (the producer) has the copy engine bring
 // stages of A and B into a ring in shared memory; on the way it rounds them to TF32: to the

@@ -1,5 +1,5 @@
-// Slices of K in the TF32 kernel: the blocks of a cluster add what each has of their tile.
-// Torch-free; sm_90a; included by tf32_consume.cuh.
+// Slices of K in the TF32 kernel: the blocks of a cluster add what each has of their tile. Device
+// only, sm_90a, needs no torch.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Tiles and arguments of the TF32 kernel for operands as they lie in memory. Torch-free; included
-// by tf32_gemm.cuh.
+// Tiles and arguments of the TF32 kernel for operands as they lie in memory. Device only, needs no
+// torch.
 #pragma once
 
 #include <cuda.h>

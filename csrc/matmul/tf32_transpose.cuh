@@ -1,5 +1,5 @@
-// A matrix transposed, for the TF32 kernel where both operands run along rows. Torch-free; included
-// by matmul_tf32_cuda.cu.
+// A matrix transposed, for the TF32 kernel where both operands run along rows. Device only, needs
+// no torch.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// C = A B on Hopper's tensor cores. Torch-free; sm_90a.
+// C = A B on Hopper's tensor cores, from planes of narrow elements. Device only, sm_90a, needs no
+// torch.
 //
 // A persistent block takes one piece of work after the other: a tile of 128 x kCols of C, or a
 // slice of its K. One warp (the producer) has the copy engine bring the planes of A and B into a

@@ -1,4 +1,4 @@
-// What becomes of the sums of the tensor-core kernel: C in float32. Torch-free.
+// What becomes of the sums of the tensor-core kernel: C in float32. Device only, needs no torch.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The form in which the tensor-core kernel reads its operands. Torch-free.
+// The form in which the tensor-core kernel reads its operands. Device only, needs no torch.
 //
 // A matrix [rows, K] becomes kPlanes matrices of narrow elements ("planes") that add up to it.
 // Rows and K are padded with zeros to whole blocks of kGroupRows x kRowBytes; a block lies in

@@ -1,4 +1,4 @@
-// The producer's part of the tensor-core kernel. Torch-free; sm_90a; included by wgmma_gemm.cuh.
+// The producer's part of the tensor-core kernel. Device only, sm_90a, needs no torch.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// The stages in shared memory that the producer fills and the consumers empty. Torch-free; sm_90a.
+// The stages in shared memory that the producer fills and the consumers empty. Device only, needs
+// no torch.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// From float32 matrices to the planes of wgmma_planes.cuh. Torch-free.
+// From float32 matrices to the planes of wgmma_planes.cuh. Device only, needs no torch.
 //
 // One launch does A and B^T. A block owns kGroupRows rows and some K tiles of one of them. A warp
 // takes 8 rows x 4 chunks of 16 bytes at a time, whichever way the source lies in memory: reads

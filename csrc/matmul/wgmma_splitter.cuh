@@ -1,5 +1,4 @@
-// How float32 elements become narrow ones, 16 bytes at a time. Torch-free; included by
-// wgmma_split.cuh.
+// How float32 elements become narrow ones, 16 bytes at a time. Device only, needs no torch.
 #pragma once
 
 #include <cuda_fp16.h>

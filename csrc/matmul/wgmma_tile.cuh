@@ -1,5 +1,5 @@
-// The tiles of the tensor-core kernel, the work they are cut into, and the arguments. Torch-free;
-// included by wgmma_gemm.cuh.
+// The tiles of the tensor-core kernel, the work they are cut into, and the arguments. Device only,
+// needs no torch.
 #pragma once
 
 #include <cstdint>

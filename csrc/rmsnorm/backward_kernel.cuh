@@ -1,5 +1,6 @@
-// The backward kernel of rows that fit the registers of a block. Device only, needs no torch. With
-// a = grad * (weight + offset):
+// The backward kernel of rows that fit the registers of a block. Device only, needs no torch.
+//
+// With a = grad * (weight + offset):
 //
 //   grad_x      = rstd * (a - x * rstd * mean(a * x * rstd)) (+ grad_sum)
 //   grad_weight = sum over rows of grad * x * rstd

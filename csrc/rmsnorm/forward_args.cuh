@@ -1,4 +1,4 @@
-// What the forward kernels are given. Device and host, needs no torch.
+// What the forward kernels are given. Device only, needs no torch.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The forward kernel for wide rows on GPUs with a copy engine (compute capability 9.0 on).
-// Device only, needs no torch.
+// The forward kernel for wide rows, by the copy engine. Device only, compute capability 9.0 and
+// later, needs no torch.
 //
 // A row belongs to `slices` blocks that form a cluster. The copy engine brings a block's slice into
 // shared memory, where it waits for the row's sum. Registers, which do not hold x, hold the first

@@ -1,5 +1,5 @@
-// The forward kernel for the widest rows on GPUs with a copy engine (compute capability 9.0 on).
-// Device only, needs no torch.
+// The forward kernel for the widest rows, by the copy engine. Device only, compute capability 9.0
+// and later, needs no torch.
 //
 // A row is cut into tiles. One block on each multiprocessor draws tile after tile, row by row, into
 // a ring in shared memory: there a tile is added up, waits for the sums of its row's other tiles,

@@ -1,5 +1,5 @@
-// What a thread of a backward keeps in shared memory, for want of registers. Host and device, needs
-// no torch.
+// What a thread of a backward keeps in shared memory, for want of registers. Device only, needs no
+// torch.
 #pragma once
 
 #include "rmsnorm/backward_args.cuh"

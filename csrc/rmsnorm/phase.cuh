@@ -1,4 +1,4 @@
-// How the launches of one rmsnorm share the work. Device, needs no torch.
+// How the launches of one rmsnorm share the work. Device only, needs no torch.
 #pragma once
 
 namespace my_ops {
