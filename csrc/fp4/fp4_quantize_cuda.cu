@@ -1,5 +1,5 @@
 // fp4_quantize, fp4_amax and fp4_hadamard on CUDA: choice of the kernel, launch. The kernels are in
-// the .cuh files.
+// fp4_quantize.cuh, fp4_quantize_columns.cuh, fp4_amax.cuh and fp4_hadamard.cuh.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 

@@ -1,6 +1,7 @@
-// matmul on CUDA: float64 and the tensor-core precisions go to files of their own; "ieee" float32
-// reads both operands through their strides, chooses a tile and a split of K, and launches the
-// kernels of simt_gemm.cuh.
+// matmul on CUDA: which kernel gets a product, in the order of matmul.h. float64:
+// matmul_float64_cuda.cu. Tensor-core precisions on Hopper: matmul_wgmma_cuda.cu. "ieee" float32,
+// and what those do not take, here: matvec.cuh for at most four rows or columns of C, else
+// simt_gemm.cuh, with a tile and a split of K by simt_plan.h.
 #include <algorithm>
 #include <limits>
 #include <utility>

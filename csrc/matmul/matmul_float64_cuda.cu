@@ -1,5 +1,5 @@
-// matmul of float64 on CUDA: reads both operands in any strides, chooses a tile and a split of K,
-// and launches the kernels of dmma_gemm.cuh.
+// matmul of float64 on CUDA: matvec.cuh for at most four rows or columns of C, else dmma_gemm.cuh,
+// which reads both operands in any strides, with a tile and a split of K by simt_plan.h.
 #include <utility>
 
 #include "common/launch.cuh"

@@ -10,6 +10,26 @@
 // Backward, with a = grad * (weight + weight_offset), adding grad_sum where the sum has a gradient:
 //   grad_x      = rstd * (a - x * rstd * mean(a * x * rstd)) + grad_sum
 //   grad_weight = sum over rows of grad * x * rstd
+//
+// The CUDA kernels, in the order in which forward_config.cuh and backward_config.cuh ask for the
+// width of a row. "Packs": the width is a multiple of 16 bytes, and the dtype is not float64.
+//
+//   kernel                      takes                                        compute capability
+//   forward_kernel.cuh          packs of up to 32 KB; without packs up to    any
+//                               12288 columns for each block of a cluster
+//   forward_tiles_kernel.cuh    packs over 512 KB, if the rings of all       9, 10
+//                               multiprocessors hold two rows
+//   forward_staged_kernel.cuh   packs, if a cluster's shared memory holds    9, 10, 12
+//                               a row
+//   forward_kernel.cuh          the rest: packs of up to 64 KB, others in    any
+//                               two launches
+//
+//   backward_kernel.cuh         packs of up to 16 KB; all without packs,     any
+//                               the widest in two launches
+//   backward_wide_kernel.cuh    packs, if a cluster's rings hold three rows  9, 10, 12
+//   backward_widest_kernel.cuh  float32 of up to 1 MB that these do not hold 9, 10
+//   backward_kernel.cuh         the rest, in two launches                    any
+//   weight_gradient.cuh         grad_weight, from the sums of the blocks     any
 #pragma once
 
 #include <optional>
