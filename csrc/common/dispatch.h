@@ -15,8 +15,8 @@ constexpr bool has_dtype(Types<T...>, c10::ScalarType dtype) {
 
 [[noreturn]] void raise_no_kernel(ScalarType dtype);
 
-// Calls function(T()) with the one of the types that `dtype` stands for. As AT_DISPATCH, without
-// its headers and without a macro; operators have checked the dtype before.
+// Calls function(T()) with the one of the types T that stores `dtype`, as AT_DISPATCH does, but
+// without its headers and without a macro. Operators have checked the dtype before.
 template <typename... T, typename Function>
 void dispatch(Types<T...>, ScalarType dtype, const Function& function) {
   static_assert(((kScalarType<T> != ScalarType::Undefined) && ...), "dtype.h has its number");

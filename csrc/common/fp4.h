@@ -1,10 +1,11 @@
 // The FP4 formats NVFP4 and MXFP4: elements, block scales, packing. Host and device, needs no
 // torch.
 //
-// This is the only place that rounds, so the CPU and CUDA kernels give the same bytes. Every step
-// is one float32 operation rounded to nearest even, subnormals kept: explicit _rn intrinsics on the
-// device, -ffp-contract=off on the host. A code holds the bits of __nv_fp4_e2m1, a byte two codes
-// with the even element in the low nibble.
+// The definition of every rounding. The CPU kernels round here; the CUDA kernels encode by
+// fp4/fp4_encode.cuh, which gives the same bytes for every input (tests/test_fp4_bits.py). Every
+// step here is one float32 operation rounded to nearest even, subnormals kept: explicit _rn
+// intrinsics on the device, -ffp-contract=off on the host. A code holds the bits of __nv_fp4_e2m1,
+// a byte two codes with the even element in the low nibble.
 //
 //   element  E2M1: 0 .5 1 1.5 2 3 4 6 for codes 0-7, the same negated for 8-15
 //   NVFP4    16 elements a block, scale E4M3, and one float32 per tensor (its largest magnitude)
@@ -80,7 +81,7 @@ MY_OPS_FP4 float div_rn(float a, float b) { return a / b; }
 MY_OPS_FP4 float min_of(float a, float b) { return a < b ? a : b; }  // b where a is NaN
 MY_OPS_FP4 float max_of(float a, float b) { return a > b ? a : b; }
 
-// Of the bits of magnitudes, as signed numbers, which every vector unit compares.
+// The same for the bits of magnitudes, taken as signed integers: every vector unit compares those.
 MY_OPS_FP4 int32_t min_of(int32_t a, int32_t b) { return a < b ? a : b; }
 MY_OPS_FP4 int32_t max_of(int32_t a, int32_t b) { return a > b ? a : b; }
 
@@ -145,9 +146,10 @@ MY_OPS_FP4 float e4m3_decode(uint8_t byte) {
   return bits_float(float_bits(magnitude) | (static_cast<uint32_t>(byte & 0x80u) << 24));
 }
 
-// The four modes are one integer rule: the exponent of amax, less 2, plus one where the fraction is
-// over 1.5 (rceil), from 1.75 on (even) or over 1 (ceil). It decides on float32 bits: what is added
-// to them carries into the exponent there. Logarithms are inexact on both devices.
+// The four modes are one integer rule: the exponent of amax, less 2, plus one where the significand
+// is over 1.5 (rceil), from 1.75 on (even) or over 1 (ceil). It works on float32 bits: what is
+// added to them carries into the exponent just there. A logarithm would be inexact on the CPU and
+// on CUDA.
 MY_OPS_FP4 uint8_t e8m0_encode(float amax, Fp4ScaleMode mode) {
   const uint32_t carry = mode == Fp4ScaleMode::rceil  ? 0x3FFFFFu
                          : mode == Fp4ScaleMode::even ? 0x200000u
@@ -164,7 +166,7 @@ MY_OPS_FP4 float e8m0_decode(uint8_t byte) {
   return bits_float(byte == 0 ? 0x00400000u : (byte == kE8M0NaN ? 0x7FC00000u : normal));
 }
 
-// The two numbers that NVFP4 derives from the tensor's amax; single level keeps these defaults.
+// The two numbers that NVFP4 derives from the tensor's amax; one level keeps these defaults.
 struct Nvfp4TensorScale {
   float scale_per_amax = 1.0f / 6.0f;  // block amax * this = block scale before rounding
   float global = 1.0f;                 // value = code * (block scale * global)

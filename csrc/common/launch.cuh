@@ -27,7 +27,8 @@ void launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_byte
   MY_OPS_CUDA_CHECK(cudaGetLastError());
 }
 
-// What the driver said about the device that was asked about last: launches ask again and again.
+// What the driver said about the device that it was asked about last, as launches ask again and
+// again.
 struct KnownOfDevice {
   int device = -1;
   bool answer = false;
@@ -44,8 +45,8 @@ struct KnownOfDevice {
   }
 };
 
-// Whether `kernel`, any of this library's, has its code for clusters on the current device. Not on
-// a Hopper GPU for which the driver compiled the PTX of 8.0.
+// Whether `kernel`, any of this library's, has its code for clusters on the current device. A
+// Hopper GPU for which the driver compiled the PTX of 8.0 has none.
 inline bool compiled_for_clusters(const void* kernel) {
   thread_local KnownOfDevice known;
   return known.get([&] {
@@ -62,9 +63,9 @@ bool runs_clusters(void (*kernel)(Params...)) {
          compiled_for_clusters(reinterpret_cast<const void*>(kernel));
 }
 
-// Whether the current device has wgmma and `kernel`, any whose body exists for sm_90a only, was
-// compiled for it, with room for `threads`: without a body it holds 32 (sm90_cluster.cuh). Kernels
-// of the same parameters share the answer that the first of them got.
+// Whether the current device has wgmma and `kernel`, whose body exists for sm_90a only, was
+// compiled for it: a kernel without a body allows 32 threads (sm90_cluster.cuh), fewer than
+// `threads`. Kernels of the same parameters share the answer that the first of them got.
 template <typename... Params>
 bool runs_wgmma(void (*kernel)(Params...), int threads) {
   thread_local KnownOfDevice known;
@@ -86,7 +87,7 @@ struct LaunchOptions {
   bool overlapping = false;  // may begin before the kernel in front of it ends (griddepcontrol)
 };
 
-// The attributes by which a launch asks for it, and their number.
+// Sets the attributes by which a launch asks for these options, and returns their number.
 inline unsigned launch_attributes(const LaunchOptions& options,
                                   cudaLaunchAttribute (&attributes)[2]) {
   unsigned count = 0;
@@ -104,6 +105,7 @@ inline unsigned launch_attributes(const LaunchOptions& options,
   return count;
 }
 
+// As launch(), with options.
 template <typename... Params, typename... Args>
 void launch_with(const LaunchOptions& options, void (*kernel)(Params...), dim3 grid, dim3 block,
                  size_t shared_bytes, Args... args) {

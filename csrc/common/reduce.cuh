@@ -1,8 +1,8 @@
 // Sums over the threads of a warp and of a block, and the barrier of a cluster of blocks. Device
 // only, needs no torch. Every order of addition is fixed, so the same input gives the same bits.
 //
-// Clusters by nvcc's built-in functions: cooperative_groups.h, which wraps them, would add 5 s to
-// what a .cu file takes to compile.
+// The barrier is made of nvcc's built-in functions: cooperative_groups.h, which wraps them, would
+// add 5 s to what a .cu file takes to compile.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@ __device__ __forceinline__ T lanes_sum(T value) {
   return value;
 }
 
-// Two such sums at once, in little more than half the shuffles: each half of the lanes takes one
-// sum over. On return the lower half holds sums[0], the upper half sums[1].
+// Two such sums at once, in little more than half the shuffles: each half of the lanes takes over
+// one of them. On return the lower half holds the sum of sums[0], the upper half that of sums[1].
 template <int kLanes, typename T>
 __device__ __forceinline__ T lanes_sum_halves(const T (&sums)[2]) {
   constexpr int kHalf = kLanes / 2;
@@ -64,7 +64,8 @@ __device__ __forceinline__ void cluster_sync() {
 #endif
 
 // Two sums over all threads of a block of up to kMaxBlockWarps warps, in all of them, from those of
-// each warp in its halves. Calls in a loop alternate between two scratches, as above.
+// each warp in its halves. Calls in a loop alternate between two scratches, so that one barrier a
+// call is enough: no thread can be two calls ahead of another.
 template <typename T>
 __device__ __forceinline__ void block_sum_halves(T warp_sum, T (&sums)[2],
                                                  T (&scratch)[kMaxBlockWarps][2]) {

@@ -3,18 +3,18 @@
 
 namespace my_ops {
 
-// A position in the ring: a slot, and whether this round through the slots is an odd one.
+// A slot, and whether this round through the slots is an odd one.
 template <int kSlots>
 struct RingPlace {
   int slot = 0;
   int parity = 0;
 
-  // After so many from the ring's first slot on.
+  // So many slots after the ring's first one.
   __device__ __forceinline__ static RingPlace after(int slots) {
     return {slots % kSlots, slots / kSlots & 1};
   }
 
-  // Without a branch: with one in a loop of tensor cores' instructions the compiler has each wait
+  // Without a branch: with one in a loop of wgmma instructions the compiler has each of them wait
   // for the one before it.
   __device__ __forceinline__ RingPlace ahead(int slots) const {
     const bool wraps = slot + slots >= kSlots;

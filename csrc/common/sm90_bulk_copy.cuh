@@ -1,4 +1,4 @@
-// Device, sm_90a: the copy engine, between global and shared memory and from shared to shared
+// Device only, sm_90a: the copy engine, between global and shared memory and from shared to shared
 // memory. One thread issues a copy; the bytes of one to shared memory count at an mbarrier. Needs
 // no torch.
 #pragma once
@@ -10,8 +10,8 @@
 namespace my_ops {
 namespace sm90 {
 
-// True in one thread of a warp that is here as a whole. The compiler then issues the copies without
-// asking each lane for its own.
+// True in one thread of the warp, all of which must be here. A branch on it lets the compiler issue
+// one copy without asking every lane for its own.
 __device__ __forceinline__ bool elect_one() {
   uint32_t elected;
   asm volatile(
@@ -94,7 +94,8 @@ __device__ __forceinline__ void box_copy_to_ranks(uint32_t shared, const CUtenso
       : "memory");
 }
 
-// A box from shared memory into the matrix, but for what lies outside of it. A group of its own.
+// A box from shared memory into the matrix, but for what lies outside of it, as a group of its own
+// (see wait_for_box_reads).
 __device__ __forceinline__ void store_box(const CUtensorMap& map, uint32_t shared, int row,
                                           int col) {
   asm volatile(
@@ -104,13 +105,14 @@ __device__ __forceinline__ void store_box(const CUtensorMap& map, uint32_t share
       : "memory");
 }
 
-// Of the thread that stored boxes: until at most kPending of the youngest are still to be read.
+// In the thread that stored boxes: waits until at most kPending of the latest are still to be read
+// from shared memory.
 template <int kPending>
 __device__ __forceinline__ void wait_for_box_reads() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
 
-// A box on its way to L2 alone, as prefetch_to_l2() has rows.
+// Brings a box to L2 only, as prefetch_to_l2() does with a stretch of memory.
 __device__ __forceinline__ void prefetch_box(const CUtensorMap& map, int row, int col) {
   asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(&map),
                "r"(col), "r"(row)

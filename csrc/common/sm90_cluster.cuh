@@ -5,7 +5,7 @@
 #include <cstring>
 
 // The launch bounds of a kernel whose body exists for sm_90a only: one block on an SM, in clusters.
-// Where it is compiled for something else it holds 32 threads, by which the host can tell.
+// Compiled for anything else it allows 32 threads, by which the host can tell (runs_wgmma).
 // The first macro leaves the size of the clusters to the launch.
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDA_ARCH__)
 #define MY_OPS_SM90_BLOCKS(threads) __launch_bounds__(threads, 1)
@@ -25,8 +25,8 @@ __device__ __forceinline__ uint32_t cluster_rank() {
   return rank;
 }
 
-// The place of this block's cluster in a grid of one dimension, and how many there are. A block
-// that was launched without one is its own.
+// The place of this block's cluster in a grid of one dimension, and the number of clusters. A block
+// that was launched without a cluster is one by itself.
 __device__ __forceinline__ int cluster_index() {
   int index;
   asm volatile("mov.u32 %0, %%clusterid.x;" : "=r"(index));
@@ -47,8 +47,8 @@ __device__ __forceinline__ void sync_cluster() {
 #endif
 }
 
-// A barrier in two parts, for all threads. It orders nothing but that every block has started and,
-// with fence_barrier_init before it, initialized its barriers.
+// The barrier of the cluster in two parts, for all threads. All that it tells is that every block
+// has started and, with fence_barrier_init before it, has initialized its barriers.
 __device__ __forceinline__ void arrive_at_cluster() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
@@ -61,7 +61,7 @@ __device__ __forceinline__ void wait_cluster() {
 #endif
 }
 
-// What lies at shared address `address` in block `rank` of the cluster.
+// Loads what lies at shared address `address` in block `rank` of the cluster.
 template <typename T>
 __device__ __forceinline__ T load_at_rank(uint32_t address, int rank) {
   T value{};

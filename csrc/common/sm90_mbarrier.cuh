@@ -10,7 +10,7 @@ __device__ __forceinline__ void init_barrier(uint32_t barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
 }
 
-// Makes the initialized barriers visible to the copy engine and to the other block of the cluster.
+// Makes the initialized barriers visible to the copy engine and to the other blocks of the cluster.
 __device__ __forceinline__ void fence_barrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -25,15 +25,15 @@ __device__ __forceinline__ void arrive_expecting(uint32_t barrier, int bytes) {
                : "memory");
 }
 
-// Announces `bytes`, in front of an arrival.
+// Announces `bytes` without arriving; the arrival comes later.
 __device__ __forceinline__ void expect(uint32_t barrier, int bytes) {
   asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
 }
 
 // Arrives at the barrier that lies at the same address in block `rank` of the cluster. Orders
-// nothing beyond this block: release at cluster scope would be a MEMBAR.GPU, half the kernel's
-// time.
+// nothing beyond this block: release at cluster scope would be a MEMBAR.GPU, which took half of a
+// kernel's time.
 __device__ __forceinline__ void arrive_at_rank(uint32_t barrier, uint32_t rank) {
   asm volatile(
       "{\n.reg .b32 remote;\n"

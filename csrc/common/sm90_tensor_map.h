@@ -8,8 +8,8 @@
 
 namespace my_ops {
 
-// cuTensorMapEncodeTiled, asked for at run time: libcuda is no library to link with, as a machine
-// without a driver has none. Null where the driver is older than Hopper.
+// cuTensorMapEncodeTiled, looked up at run time: my_ops cannot link with libcuda, which a machine
+// without a driver does not have. Null where the driver is older than Hopper.
 inline auto tensor_map_encoder() {
   using Encoder = decltype(&cuTensorMapEncodeTiled);
   static const Encoder encoder = [] {
@@ -24,7 +24,7 @@ inline auto tensor_map_encoder() {
   return encoder;
 }
 
-// Of any rank, the innermost dimension first, which is dense.
+// A map of any rank. Dimensions begin with the innermost one, which is dense.
 template <int kRank>
 bool encode_boxes(CUtensorMap& map, CUtensorMapDataType type, const void* data,
                   const cuuint64_t (&sizes)[kRank], const cuuint64_t (&stride_bytes)[kRank - 1],

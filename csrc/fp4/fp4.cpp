@@ -23,7 +23,7 @@ void check_x(const char* op, const at::Tensor& x) {
   MY_OPS_CHECK(x.dim() > 0, op, "x", "at least one dimension", "a tensor without dimensions");
 }
 
-// As as_rows, but a transposed matrix stays what it is: its rows are dense columns.
+// As as_rows, but without a copy of a transposed matrix, whose rows are dense columns in memory.
 std::pair<at::Tensor, Fp4Rows> as_rows_or_columns(const at::Tensor& x) {
   const bool transposed = x.dim() == 2 && x.size(0) > 1 && x.size(1) > 1 && x.stride(0) == 1 &&
                           x.stride(1) >= x.size(0);
@@ -38,7 +38,8 @@ void check_stored(const char* op, const char* argument, const at::Tensor& tensor
                tensor.sizes());
 }
 
-// Of x as these rows, where there is a magnitude: in any order of the elements.
+// The amax of x, seen as these rows. The order of the elements does not matter: columns are taken
+// as rows.
 void find_amax(const at::Tensor& dense, Fp4Rows rows, const at::Tensor& amax) {
   if (rows.k_stride != 1) rows = {rows.K, rows.rows, rows.k_stride};
   MY_OPS_CALL_ON_DEVICE_OF(dense, fp4_amax, dense, rows, amax);

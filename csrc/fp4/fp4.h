@@ -13,7 +13,8 @@
 //         [..., ceil(K / 32)]    uint8, the bits of float8_e8m0fnu     (MXFP4)
 // amax    one float32, for NVFP4 with two levels, else none
 //
-// With block2d, x is a matrix and block b of 16 rows one tile of 16 by 16: all have its scale.
+// With block2d, x is a matrix, and block b of 16 neighbouring rows one tile of 16 by 16 elements:
+// its largest magnitude gives all 16 blocks their scale.
 //
 // fp4_hadamard(x) [..., ceil(K / 16) * 16] is x in float32, filled up with zeros and transformed in
 // groups of 16 (fp4_hadamard.h).

@@ -1,7 +1,7 @@
 // Device only: the largest magnitude of a tensor, NaN ignored. Needs no torch.
 //
-// The maximum does not depend on the order, so atomics on the bits of non-negative floats, which
-// order as integers do, give the same result in every run.
+// A maximum does not depend on the order, so atomics give the same result in every run. They
+// compare bits as integers: those of non-negative floats are in the order of the floats.
 #pragma once
 
 #include "common/overlap.cuh"
@@ -44,10 +44,10 @@ __device__ __forceinline__ uint32_t block_largest(float largest, int thread, int
   return thread < 32 ? __reduce_max_sync(~0u, thread < threads / 32 ? of_warp[thread] : 0u) : 0u;
 }
 
-// Where blocks meet: the larger of what is there, the bits of a float32, and `bits`.
+// Where blocks meet: `amax`, the bits of a float32, becomes the larger of itself and `bits`.
 __device__ __forceinline__ void raise_amax(uint32_t* amax, uint32_t bits) { atomicMax(amax, bits); }
 
-// kParts: each block stores its own, for the kernel behind this one, which reads all of them.
+// kParts: each block stores its own maximum, for the next kernel, which reads all of them.
 template <bool kAligned, bool kParts, typename scalar_t>
 __global__ void __launch_bounds__(kFp4Threads)
     fp4_amax_kernel(const scalar_t* x,  // [rows, K], row_stride
@@ -57,6 +57,8 @@ __global__ void __launch_bounds__(kFp4Threads)
     wait_for_previous_kernel();
     let_next_kernel_start();
   }
+
+  // Reduce: this thread's packs, then the block
   const int thread = threadIdx.y * blockDim.x + threadIdx.x;
   constexpr int kPacks = kParts ? kAmaxPartPacks : kAmaxPacks;
   const float largest = rows_largest<kAligned, kPacks>(
@@ -64,6 +66,8 @@ __global__ void __launch_bounds__(kFp4Threads)
       int64_t{blockIdx.x} * blockDim.x + threadIdx.x, int64_t{gridDim.x} * blockDim.x);
   const uint32_t bits = block_largest(largest, thread, kFp4Threads);
   if (thread != 0) return;
+
+  // Store
   if constexpr (kParts) {
     amax[blockIdx.y * gridDim.x + blockIdx.x] = bits;
   } else {

@@ -1,6 +1,7 @@
 // The scale of one block, from its largest magnitude. Host and device, needs no torch.
 //
-// The CPU and CUDA kernels share these functions, so they agree on every byte.
+// MXFP4's is shared by the CPU and CUDA kernels; NVFP4's has a fast twin in fp4_encode.cuh with the
+// same bytes.
 #pragma once
 
 #include "common/fp4.h"

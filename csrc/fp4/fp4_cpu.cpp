@@ -14,11 +14,12 @@
 namespace my_ops {
 namespace {
 
-constexpr int64_t kGrainElements = 32768;  // worth a thread: 40 us
-constexpr int64_t kTileRows = 16;
+constexpr int64_t kGrainElements = 32768;  // that are worth a thread: 40 us
+constexpr int64_t kTileRows = 16;          // of a tile with one scale (block2d)
 
-// Elements of a row that are quantized together. Loops over plain arrays, longer than a compiler
-// unrolls, go into vector registers: 800 M elements/s a core with SSE2, 110 block by block.
+// Elements of a row that are quantized together. The compiler vectorizes loops over plain arrays
+// that are too long for it to unroll: 800 M elements/s a core with SSE2, where loops over single
+// blocks reach 110.
 constexpr int64_t kRun = 512;
 
 // Calls function(row, first k, number of elements) for every piece of a row, in parallel.
@@ -48,7 +49,7 @@ int32_t tile_largest(const scalar_t* x, const Fp4Rows& shape, int64_t row, int64
   return largest;
 }
 
-// The codes of scaled elements, rounded stochastically. `chunk` is the number of the first 16.
+// The codes of scaled elements, rounded stochastically. `chunk` numbers the first 16 of them.
 void encode_stochastic(const float* elements, int64_t count, uint64_t seed, uint64_t chunk,
                        uint8_t* codes) {
   for (int64_t i = 0; i < count; i += 16, ++chunk) {

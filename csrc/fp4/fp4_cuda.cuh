@@ -1,4 +1,4 @@
-// Host side of this room's .cu files: from tensors and options to the kernels' types and flags.
+// Host side of this room's .cu files: flags as types, and whether rows can be read in packs.
 #pragma once
 
 #include <type_traits>

@@ -13,13 +13,13 @@ namespace my_ops {
 // ---- Scales ----
 
 // What a block is encoded with. |x| * |factor| is the scaled magnitude. A negative factor says that
-// some may pass 6 and have to be cut, NaN that all codes are 7; ordinary blocks need neither.
+// some may pass 6 and have to be cut, NaN that all codes are 7; an ordinary block's is neither.
 struct Fp4BlockFactor {
   uint8_t byte;
   float factor;
 };
 
-// The hardware converts E4M3 from sm_89 on.
+// E4M3 is converted by an instruction from sm_89 on, by CUDA's header before.
 __device__ __forceinline__ uint8_t nvfp4_scale_byte(float block_amax, Nvfp4TensorScale tensor) {
   const float unrounded = __fmul_rn(block_amax, tensor.scale_per_amax);
   return __nv_cvt_float_to_fp8(unrounded, __NV_SATFINITE, __NV_E4M3);
@@ -114,10 +114,10 @@ __device__ __forceinline__ uint32_t with_signs(uint32_t codes, const Fp4Eight<sc
 template <typename scalar_t>
 __device__ __forceinline__ uint32_t mxfp4_codes(const Fp4Eight<scalar_t>& x, float factor) {
   constexpr bool kHalf = std::is_same<scalar_t, __half>::value;
-  // 1.5 * 2^9 or 1.5 * 2^6, the ulp of which is 1/2, and one in its exponent.
+  // 1.5 * 2^9 or 1.5 * 2^6, whose ulp is 1/2, in both halves; and a one in the exponent of both.
   constexpr uint32_t kBase = kHalf ? 0x62006200u : 0x42C042C0u;
   constexpr uint32_t kExponent = kHalf ? 0x04000400u : 0x00800080u;
-  // The largest power of two in float16; blocks of less than 2^-13 take two.
+  // The largest power of two in float16; blocks of less than 2^-13 need two factors.
   constexpr float kLargest = 32768.0f;
   const auto pair_of = [](float f) {
     if constexpr (kHalf) {
@@ -150,8 +150,8 @@ __device__ __forceinline__ uint32_t mxfp4_codes(const Fp4Eight<scalar_t>& x, flo
 }
 
 // Eight codes, rounded to nearest. MXFP4's factor is a power of two, so its product is exact and
-// may be fused with the addition; NVFP4's is rounded first. kOrdinary: the factor of NVFP4 is known
-// to need no cut.
+// may be fused with the addition; NVFP4's is rounded first. kOrdinary, of NVFP4: the factor is
+// known to be an ordinary block's.
 template <Fp4Format kFormat, bool kOrdinary = false, typename scalar_t>
 __device__ __forceinline__ uint32_t fp4_encode8(const Fp4Eight<scalar_t>& x, float factor) {
   float v[8];
@@ -166,7 +166,7 @@ __device__ __forceinline__ uint32_t fp4_encode8(const Fp4Eight<scalar_t>& x, flo
   } else {
 #pragma unroll
     for (int e = 0; e < 8; ++e) v[e] = __fmul_rn(fabsf(v[e]), fabsf(factor));
-    // A branch: cutting every element would cost one instruction in ten.
+    // A branch: to cut every element of every block would add one instruction in ten.
     if (!kOrdinary && !(factor >= 0.0f)) {
 #pragma unroll
       for (int e = 0; e < 8; ++e) v[e] = fminf(v[e], kE2M1Max);

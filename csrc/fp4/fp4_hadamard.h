@@ -1,5 +1,5 @@
-// The 16-point Hadamard transform, host and device: x becomes x diag(s) H / 4, with Sylvester's
-// matrix H and fixed signs s. It is orthogonal, so it cancels in the product of two rows. Needs no
+// The 16-point Hadamard transform: x becomes x diag(s) H / 4, with Sylvester's matrix H and fixed
+// signs s. It is orthogonal, so it cancels in the product of two rows. Host and device, needs no
 // torch.
 #pragma once
 
@@ -14,9 +14,10 @@ constexpr int kHadamardPoints = 16;
 // Bit i: whether element i is negated. Any signs will do that both factors of a product share.
 constexpr uint32_t kHadamardNegated = 0xD7E8;
 
-// In place. Divided by 4 first, so that no sum of up to a quarter of the largest float overflows.
-// Neighbours meet in every round and part to the two halves, by which the next round's neighbours
-// are twice as far from each other in x: the same steps everywhere, as vector units want them.
+// In place. Divided by 4 first, so that sums overflow only where x exceeds a quarter of the largest
+// float. Every round adds and subtracts neighbours, and puts the sums into the first half, the
+// differences into the second: the next round's neighbours were twice as far apart in x. So all
+// rounds are the same steps, as vector units want them.
 MY_OPS_FP4 void hadamard_transform(float (&x)[kHadamardPoints]) {
   constexpr int kHalf = kHadamardPoints / 2;
   for (int i = 0; i < kHadamardPoints; ++i) {

@@ -12,12 +12,12 @@
 namespace my_ops {
 
 constexpr int kFp4Threads = 128;  // on an H200 up to 5 % faster than 256
-constexpr int kFp4Packs = 2;      // chunks of a thread that decodes: the fastest bare stream
+constexpr int kFp4Packs = 2;      // chunks of a thread that decodes: with 2 a bare copy is fastest
 
-// Blocks of FP4 and rows of a thread block where blocks of 16 rows share their scale.
+// FP4 blocks of a row, and rows, of a thread block where 16 rows share their scales (block2d).
 constexpr int kFp4TileColumns = 8, kFp4TileRows = 16;
 
-// Walked by the kernels from there on.
+// The largest grid.y there is; kernels walk over the rows beyond.
 constexpr int64_t kMaxGridY = 65535;
 
 struct Fp4Launch {
@@ -44,10 +44,10 @@ inline Fp4Launch fp4_launch(const Fp4Rows& x, int chunk_elements, int chunks) {
   return fp4_launch(x, chunk_elements, chunks, 1, dim3(threads_x, kFp4Threads / threads_x));
 }
 
-// A reduction ends in one atomic per thread block, so few blocks walk the whole tensor: 16 for each
-// of the 132 multiprocessors of an H200.
 constexpr int kAmaxPacks = 4;  // loads that a thread keeps in flight
 
+// A reduction ends in one atomic per thread block, so few blocks walk over the whole tensor: 16 for
+// each of the 132 multiprocessors of an H200.
 inline Fp4Launch fp4_amax_launch(const Fp4Rows& x, int pack_elements, int packs) {
   constexpr unsigned kMaxBlocks = 2112;
   Fp4Launch launch = fp4_launch(x, pack_elements, packs);
@@ -57,16 +57,17 @@ inline Fp4Launch fp4_amax_launch(const Fp4Rows& x, int pack_elements, int packs)
   return launch;
 }
 
-// A small tensor is quantized in two kernels, of which the second starts while the first, which
-// leaves the amax of each of its blocks, ends. In a CUDA graph 1, 8, 64, 128, 256 rows of 8192
-// bfloat16 then take 2.3, 2.9, 3.5, 4.4, 6.9 us, with the amax of one cluster, or of atomics, 3.4,
-// 3.9, 5.7, 6.5, 8.0. All in one cluster of 16 blocks took 2.0, 2.6, 5.2 for the first three, and
-// where every block finds the amax for itself 1.7, 3.5 for two.
+// A small tensor is quantized by two kernels: the first leaves the amax of each of its blocks, and
+// the second starts while it ends. In a CUDA graph 1, 8, 64, 128, 256 rows of 8192 bfloat16 then
+// take 2.3, 2.9, 3.5, 4.4, 6.9 us. With the amax by one cluster, or by atomics, they took 3.4, 3.9,
+// 5.7, 6.5, 8.0; all in one cluster of 16 blocks 2.0, 2.6, 5.2 (the first three); and with every
+// block finding the whole amax for itself 1.7, 3.5 (the first two).
 constexpr int kMaxAmaxParts = 1024, kAmaxPartPacks = 2;
 
-// Small dense tensors take one cluster instead, and no clearing of the result. Quantizing 1, 16, 64
-// rows of 8192 bfloat16 in a CUDA graph then takes 3.9, 4.1, 5.8 us instead of 5.5, 5.6, 6.6; 128
-// rows would take 7.4 instead of 7.0.
+// Where a kernel of its own finds the amax of a small dense tensor, it is one cluster, and the
+// result need not be cleared first. To quantize 1, 16, 64 rows of 8192 bfloat16 in a CUDA graph
+// took 3.9, 4.1, 5.8 us with it, 5.5, 5.6, 6.6 without; 128 rows would have taken 7.4 instead
+// of 7.0.
 constexpr int kSmallAmaxBlocks = 8, kSmallAmaxMaxThreads = 1024;
 constexpr int64_t kSmallAmaxBytes = 1 << 20;
 

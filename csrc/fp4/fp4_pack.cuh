@@ -65,7 +65,8 @@ __device__ __forceinline__ Fp4Pair<scalar_t> as_pair(uint32_t word) {
 }
 
 __device__ __forceinline__ float2 to_floats(__half2 pair) { return __half22float2(pair); }
-// By hand: CUDA's own conversion takes both from the integer pipe, where encoding is short of time.
+// By hand: CUDA's own conversion uses the integer pipe for both elements, which encoding keeps
+// busy.
 __device__ __forceinline__ float2 to_floats(__nv_bfloat162 pair) {
   uint32_t word;
   memcpy(&word, &pair, sizeof word);

@@ -26,7 +26,8 @@ struct Fp4Amax {
   float* whole = nullptr;  // where the largest goes; null: there is one part
 };
 
-// Of parts by their bits, which for magnitudes order as numbers do.
+// The largest of the parts is found by their bits: those of magnitudes are in the order of the
+// numbers.
 __device__ __forceinline__ float tensor_amax(const Fp4Amax& amax) {
   if (amax.whole == nullptr) return *amax.values;
   const int thread = threadIdx.y * blockDim.x + threadIdx.x;
@@ -51,8 +52,8 @@ __device__ __forceinline__ float tile_amax(float block_amax) {
   return block_amax;
 }
 
-// The codes of a chunk. `counter` numbers it among all chunks, for Philox. kOrdinary: NVFP4's
-// factor is known to need no cut.
+// The codes of a chunk. `counter` numbers it among all chunks, for Philox. kOrdinary: as in
+// fp4_encode8.
 template <Fp4Format kFormat, bool kStochastic, typename scalar_t, bool kOrdinary = false>
 __device__ __forceinline__ void encode_chunk(const uint32_t (&words)[4 * sizeof(scalar_t)],
                                              float factor, uint64_t seed, uint64_t counter,
@@ -77,8 +78,9 @@ __device__ __forceinline__ void encode_chunk(const uint32_t (&words)[4 * sizeof(
 enum class Fp4Walk { along, alone, down, tiles };
 
 // A thread owns kChunks chunks: whole blocks of NVFP4, half blocks of MXFP4, of which its neighbour
-// has the other half. (Fewer elements cost shuffles; 32 float32, 128 bytes, would lie so far from
-// the neighbour's that a load takes 32 turns in L1: 86 instead of 100 % of a copy.)
+// has the other half. (Chunks of fewer elements would cost shuffles. Chunks of 32 would be 128
+// bytes of float32, so far from the neighbour's that a load takes 32 turns in L1: 86 % of a copy's
+// speed instead of 100.)
 template <Fp4Format kFormat, bool kStochastic, Fp4Walk kWalk, bool kAligned, typename scalar_t>
 __global__ void __launch_bounds__(kFp4Threads)
     fp4_quantize_kernel(const scalar_t* x,             // [rows, K], row_stride
@@ -92,7 +94,7 @@ __global__ void __launch_bounds__(kFp4Threads)
   const int64_t K = shape.K, chunks_of_row = (K + kFp4Chunk - 1) / kFp4Chunk;
   const int64_t packed_stride = (K + 1) / 2, scale_stride = (K + kBlock - 1) / kBlock;
 
-  // The whole thread block walks on together: lanes and tiles share blocks.
+  // The whole thread block walks on together, as lanes share blocks and rows share tiles.
   wait_for_previous_kernel();
   const int64_t tile_rows = kAlong ? 1 : int64_t{blockDim.y} * kChunks;
   for (int64_t tile = blockIdx.y; tile * tile_rows < shape.rows; tile += gridDim.y) {
@@ -112,7 +114,7 @@ __global__ void __launch_bounds__(kFp4Threads)
     const int64_t x_step = kAlong ? kFp4Threads * kFp4Chunk : blockDim.y * shape.row_stride;
     const int64_t codes_step = kAlong ? kFp4Threads * kFp4Chunk / 2 : blockDim.y * packed_stride;
     const int64_t scale_step = kAlong ? kFp4Threads / kLanes : blockDim.y * scale_stride;
-    // Elements of the row from a chunk on; asked only where they may end within one.
+    // Elements of the row from a chunk on. Where rows are whole chunks it is all of one or none.
     const auto elements_left = [&](int c) {
       if (kAligned) return c * step < reach ? int64_t{kFp4Chunk} : 0;
       return c * step < reach ? K - (chunk + (kAlong ? c * step : 0)) * kFp4Chunk : 0;

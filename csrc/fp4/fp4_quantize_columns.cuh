@@ -6,9 +6,10 @@
 
 namespace my_ops {
 
-// A warp reads 128 bytes of 32 rows of the memory, a thread 4 bytes of each: one or two columns, of
-// which it owns whole blocks. Codes and scales then cross shared memory, so that they leave along
-// the columns. 128 by 128 elements with more warps is no faster; fewer rows a warp 15 % slower.
+// A warp reads 128 bytes of each of 32 rows of the memory, a thread 4 bytes: one or two columns, of
+// which it owns whole blocks. Codes and scales then pass through shared memory, so that they are
+// stored along the columns. 128 by 128 elements with more warps are no faster; with fewer rows a
+// warp it is 15 % slower.
 constexpr int kColumnWarps = 4, kColumnWarpRows = 32;
 
 template <typename scalar_t>
@@ -45,8 +46,7 @@ __device__ __forceinline__ void column_of(const uint32_t (&rows)[kRows], int c,
   }
 }
 
-// Codes and scales of a tile that lies in whole rows of tiles, from shared memory to where its
-// first row begins.
+// Stores the codes and scales of a whole tile, from shared memory to where its first row begins.
 template <int kRows, int kBlocks, int kChunks>
 __device__ __forceinline__ void store_whole_tile(__nv_fp4x2_storage_t* packed,
                                                  int64_t packed_stride,
@@ -67,9 +67,9 @@ __device__ __forceinline__ void store_whole_tile(__nv_fp4x2_storage_t* packed,
   *reinterpret_cast<Vec<uint8_t, kBlocks>*>(scale + threadIdx.x * scale_stride) = of_row;
 }
 
-// Quantizes a thread block's rows from first_row on, the elements of `tile` along K. A block that
-// takes another tile has to synchronize first: codes and scales wait in shared memory. kLast:
-// nobody reads x again, which may leave L2 first.
+// Quantizes a thread block's rows from first_row on, the elements of `tile` along K. A thread block
+// that takes another tile has to synchronize first: codes and scales are in shared memory. kLast:
+// nobody reads x again, so it may be the first to leave L2.
 template <Fp4Format kFormat, bool kStochastic, bool kAligned, bool kLast = false, typename scalar_t>
 __device__ __forceinline__ void quantize_column_tile(const scalar_t* x,
                                                      __nv_fp4x2_storage_t* packed, uint8_t* scale,
@@ -92,8 +92,8 @@ __device__ __forceinline__ void quantize_column_tile(const scalar_t* x,
   const int columns = columns_left < kColumns ? static_cast<int>(columns_left) : kColumns;
   const int64_t warp_k = tile * kTileK + warp * kColumnWarpRows;
   const int64_t k_left = K - warp_k;
-  // Then nothing has to be asked element by element, a quarter of the instructions: 51 us for 60
-  // at [8192, 8192] bfloat16.
+  // Then nothing has to be asked for each element, which saves a quarter of the instructions: 51 us
+  // instead of 60 at [8192, 8192] bfloat16.
   const bool whole = kAligned && first_row + kTileRows <= shape.rows && K % kTileK == 0;
 
   // Load

@@ -1,7 +1,8 @@
 // Device only: RMSNorm whose result is stored as FP4 and never goes to memory itself: 2.56 bytes an
 // element of bfloat16 instead of the 6.56 of two operators. Needs no torch.
 //
-// Instructions bound it: at 16 an element it reaches 85 % of a copy's speed, at 20 it reached 70 %.
+// Instructions bound it: with 16 an element it reaches 85 % of a copy's speed, with 20 it reached
+// 70 %.
 #pragma once
 
 #include "common/reduce.cuh"
@@ -14,11 +15,12 @@ constexpr int kRmsnormFp4Unit = 32 * kRmsnormFp4Elements;  // a warp's pieces, s
 constexpr int kRmsnormFp4Threads = 256;                    // at most
 constexpr int kRmsnormFp4Warps = kRmsnormFp4Threads / 32;
 
-// Pieces of a thread that are encoded side by side: 88 % of a copy's speed, one by one 83 %.
+// Pieces that a thread encodes side by side: 88 % of a copy's speed with two of 16 bits, 83 % one
+// by one.
 template <typename x_t>
 constexpr int kRmsnormFp4Together = sizeof(x_t) == 2 ? 2 : 1;
 
-// Thread blocks of that many threads an SM: 128 registers a thread, or 80 where it holds less.
+// Thread blocks of kRmsnormFp4Threads on an SM: 128 registers a thread, or 80 where it holds less.
 template <int kPieces>
 constexpr int kRmsnormFp4Blocks = kPieces == 4 ? 2 : 3;
 
@@ -42,8 +44,8 @@ struct RmsnormFp4Args {
 // A thread holds its pieces of a row as float32 and has those of the next row on the way; the
 // weight lies in shared memory as float32.
 //
-// The sums of chunks are added in float64 in another order than rmsnorm's, which a rstd of float32
-// shows once in some 10^8 rows.
+// The sums of chunks are added in float64 in another order than rmsnorm's; once in some 10^8 rows
+// that shows in rstd, a float32.
 template <Fp4Format kFormat, int kPieces, typename x_t, typename w_t>
 __global__ void __launch_bounds__(kRmsnormFp4Threads, kRmsnormFp4Blocks<kPieces>)
     rmsnorm_fp4_quantize_kernel(const RmsnormFp4Args<x_t, w_t> args) {
@@ -65,6 +67,7 @@ __global__ void __launch_bounds__(kRmsnormFp4Threads, kRmsnormFp4Blocks<kPieces>
   const int left = min(H - first, units * kRmsnormFp4Unit);
   const auto exists = [&](int v) { return v * kRmsnormFp4Unit < left; };
 
+  // Prepare: the weight and the factors in shared memory
   float4* const weights = block_weights + first_unit * 4 * 32 + lane;
 #pragma unroll
   for (int v = 0; v < kPieces; ++v) {
@@ -83,6 +86,7 @@ __global__ void __launch_bounds__(kRmsnormFp4Threads, kRmsnormFp4Blocks<kPieces>
   if (threadIdx.x < 2 * kRmsnormFp4Warps) parts[0][threadIdx.x] = 0;
   __syncthreads();
 
+  // Load: the first row
   const double inverse_H = 1.0 / static_cast<double>(args.H);
   const x_t* x = args.x + blockIdx.x * args.row_stride + first;
   uint8_t* packed = args.packed + blockIdx.x * (args.H / 2) + first / 2;
@@ -110,7 +114,8 @@ __global__ void __launch_bounds__(kRmsnormFp4Threads, kRmsnormFp4Blocks<kPieces>
     const float rstd = static_cast<float>(rstd_exact);
     const float rstd_rest = static_cast<float>(rstd_exact - rstd);
 
-    // Compute, load the next row (the last one again: cheaper than a branch for every piece), store
+    // Compute, load the next row (after the last row that one again: cheaper than a branch for
+    // every piece), store
     if (row + gridDim.x < args.rows) x += gridDim.x * args.row_stride;
 #pragma unroll
     for (int first_v = 0; first_v < kPieces; first_v += kTogether) {

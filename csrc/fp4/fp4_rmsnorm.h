@@ -15,7 +15,7 @@ std::tuple<at::Tensor, at::Tensor> rmsnorm_fp4_quantize(
     double weight_offset, const std::optional<at::Tensor>& amax, const std::string& format,
     const std::string& scale_mode);
 
-// Whether the rows suited the kernel, which then has written packed and scale. The rows consist of
+// Whether the kernel takes such rows; it then has written packed and scale. The rows consist of
 // whole FP4 blocks; the weight is dense, of x's dtype or float32.
 bool rmsnorm_fp4_quantize_cuda(const TensorView& x, const Fp4Rows& rows, const TensorView& weight,
                                const RMSNormOptions& norm, const Fp4QuantizeOptions& options,

@@ -20,7 +20,7 @@ __device__ __forceinline__ double sum_of(double (&sums)[N]) {
   return sums[0];
 }
 
-// A piece as loads bring it.
+// A piece as it is loaded.
 template <typename x_t>
 struct RmsnormFp4Piece {
   Vec<x_t, kChunkElements<x_t>> chunks[kRmsnormFp4Elements / kChunkElements<x_t>];
@@ -91,7 +91,7 @@ __device__ __forceinline__ void normalize_piece(const float (&values)[kRmsnormFp
   }
 }
 
-// The weight of a piece, with its offset, as quarters 32 apart.
+// The weight of a piece plus its offset, stored as four quarters, 32 places apart.
 template <typename w_t>
 __device__ __forceinline__ void store_weights(const w_t* weight, bool exists, float offset,
                                               float4* quarters) {

@@ -3,9 +3,9 @@
 //
 // mma.m16n8k8 wants from a thread (group g of 8, member t of 4) A's elements at the rows g and
 // g + 8 and B's at the column g, each at k = t and t + 4. Which of the tile's rows, columns and k
-// these are is free. They are named such that one 16-byte shared load fills two registers in a
-// row: A lies [k][row] and the rows are 2g and 2g + 1; B lies [column][k] and the k are 2t and
-// 2t + 1. In the other two layouts every register costs a move: 44 TFLOP/s instead of 59. So an
+// these are is free. They are named such that one 16-byte shared load fills two registers at once:
+// A lies [k][row] and the rows are 2g and 2g + 1; B lies [column][k] and the k are 2t and 2t + 1.
+// In the other layout of either, every register costs a move: 44 TFLOP/s instead of 59. So an
 // operand that lies otherwise in memory is transposed on its way in, by copies of one element.
 #pragma once
 

@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSM)
   const uint32_t shared = static_cast<uint32_t>(__cvta_generic_to_shared(shared_memory));
   let_next_kernel_start();
 
-  // Fill all stages but one.
+  // Load: all stages but one.
   const simt::BlockWork<Tile> work(output);
   Copier<SharedA, Tile::kThreads, kVectorsA> copy_a(A, work.first_row, output.M, work.first_k);
   Copier<SharedB, Tile::kThreads, kVectorsB> copy_b(B, work.first_col, output.N, work.first_k);
@@ -124,6 +124,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSM)
   __syncthreads();
   load_fragments(0, 0, 0);
   int read_stage = 0, write_stage = kStages - 1;
+
+  // Compute, and load the tile that is kStages - 1 ahead
 #pragma unroll 1
   for (int tile = 0; tile < work.tiles; ++tile) {
     copy_next(write_stage, kDepth);

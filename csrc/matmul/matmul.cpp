@@ -1,5 +1,4 @@
-// Checks, allocation and registration of matmul. The products themselves: matmul_cpu.cpp and
-// matmul_cuda.cu.
+// matmul: argument checks, allocation, choice of the device, registration.
 #include "matmul/matmul.h"
 
 #include <ATen/ops/empty.h>
@@ -18,7 +17,7 @@ void check_precision(const char* op, std::string_view precision) {
       op, "precision", "\"ieee\", \"bf16x6\", \"fp16x3\" or \"tf32\"", "\"", precision, "\"");
 }
 
-// `name_a` and `name_b` are what the caller of `op` knows the two operands by.
+// `name_a` and `name_b` are the names that the two operands have in `op`.
 void check_operands(const char* op, const char* name_a, const at::Tensor& a, const char* name_b,
                     const at::Tensor& b) {
   check_device(op, name_a, a);

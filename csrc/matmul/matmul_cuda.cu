@@ -21,9 +21,10 @@ namespace {
 
 using simt::Copy;
 
-// large: 16 x 8 a thread needs 6 shared loads for 128 FMAs, where 8 x 8 needs 4 for 64; four stages
-//        and four groups of copies a tile took NT from 45 to 50 TFLOP/s, the others from 49 to 51.
-// small: more blocks for small C, four on an SM.
+// large: 16 x 8 sums a thread take 6 shared loads for 128 FMAs, where 8 x 8 take 4 for 64. Four
+//        stages and four groups of copies brought products whose operands both run along K from 45
+//        to 50 TFLOP/s, others from 49 to 51.
+// small: more blocks for a small C, four on an SM.
 // wide:  for C with few rows (or columns, transposed).
 using Large = simt::Tile<float, 128, 256, 16, 16, 8, 4, 1, 4>;
 using Small = simt::Tile<float, 64, 64, 16, 8, 4, 4, 4, 2>;
@@ -42,7 +43,8 @@ struct Readable {
   bool vectors;
 };
 
-// Whether one of the matrix's two dimensions is dense; sets the stride of the other one.
+// Describes the matrix in `view`. False where neither of its dimensions is dense, or the stride of
+// the other one is too long.
 bool readable(const TensorView& matrix, Readable& view) {
   const int64_t rows = matrix.size(0), K = matrix.size(1);
   // The stride of a dimension of size one is never used, whatever the tensor says.
@@ -58,7 +60,7 @@ bool readable(const TensorView& matrix, Readable& view) {
   return true;
 }
 
-// Makes the matrix one of aligned vectors by a copy of it, if it runs along its rows.
+// If the matrix runs along its rows, but not in aligned vectors: makes a copy of it that does.
 void pad(Readable& view, int64_t rows, int64_t K) {
   if (view.along_k || view.vectors) return;
   const int64_t padded = ceil_div(rows, kVecElements<float>) * kVecElements<float>;
@@ -114,7 +116,7 @@ simt::Operand<float> operand(const Readable& view) {
   return {view.tensor.const_data_ptr<float>(), static_cast<uint32_t>(view.stride_bytes)};
 }
 
-// Where `only_if` points to a 0, C is left as it is.
+// C = A B. Where `only_if` points to a 0, C is left as it is: the product was done already.
 void matmul_float32(const TensorView& A, const TensorView& B, const TensorView& C,
                     const int* only_if) {
   if (only_if == nullptr && matmul_matvec<float>(A, B, C)) return;
@@ -122,8 +124,8 @@ void matmul_float32(const TensorView& A, const TensorView& B, const TensorView& 
   const int sms = current_device_properties().multiProcessorCount;
   const SimtPlan plan = plan_simt(kFloat32Shapes, M, N, K, sms, adds_in_clusters<Large>());
   Readable a = make_readable(A), b = make_readable(B.t());
-  // Copies by elements take 5 to 12 % longer, for n = 4099; a copy to vectors takes 1.4 %. A
-  // fallback that is likely not due makes none.
+  // With loads of single elements the product takes 5 to 12 % longer (n = 4099), a copy into
+  // vectors 1.4 %. A fallback, which most likely is not due, makes none.
   if (only_if == nullptr && std::min(M, N) >= 3072) {
     pad(a, M, K);
     pad(b, N, K);

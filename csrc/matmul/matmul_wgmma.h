@@ -8,10 +8,10 @@
 namespace my_ops {
 
 // float32 C = A B in one of the tensor-core precisions. False where that was not done: "ieee" is
-// asked for or is the faster one for this shape, or the device has no wgmma.
+// asked for or is faster for this shape, or the device has no wgmma.
 //
-// `unfit`, where it comes back defined, is an int32 flag on the device, not zero if an operand
-// holds something that splitting would spoil (an infinity, a NaN). C was then not written.
+// `unfit`, where it comes back defined, is an int32 flag on the device. The kernels set it if an
+// operand holds something that splitting would spoil (an infinity, a NaN), and then do not write C.
 bool matmul_wgmma(const TensorView& A, const TensorView& B, const TensorView& C,
                   std::string_view precision, OwnedTensor& unfit);
 

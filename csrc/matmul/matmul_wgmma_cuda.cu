@@ -18,9 +18,10 @@ using namespace tensor_core;
 // The tiles of each precision, with the TFLOP/s of narrow products that they reach on an H200.
 //
 // Wide tiles read the fewest bytes for a product; narrow ones leave the fewest SMs idle where C is
-// small. bf16x6 promotes every 32 of K: every 64 would be as fast, but doubles the error on N(0,1)
-// and makes it larger than FP32's on uniform(0,1). fp16x3, with half the products in a stage,
-// promotes every 128: 8 % faster than every 64, error 4.6e-7 against FP32's 1.15e-6 (K = 4096).
+// small. bf16x6 promotes every 32 of K (see wgmma_gemm.cuh): every 64 would be as fast, but doubles
+// the error on N(0,1) and makes it larger than FP32's on uniform(0,1). fp16x3, with half the
+// products in a stage, promotes every 128: 8 % faster than every 64, with an error of 4.6e-7 where
+// FP32 has 1.15e-6 (K = 4096).
 struct Bf16x6 {
   using Wide = Tile<Element::bf16, 6, 192, 64, 3, 2, 1>;
   using Narrow = Tile<Element::bf16, 6, 128, 64, 4, 2, 1>;
@@ -34,9 +35,9 @@ struct Fp16x3 {
 };
 
 // TF32 has the significand of fp16, at half its speed. So operands of large products, for which the
-// split pays (see tf32_plan.h), become scaled fp16 where their range allows (n = 4096: 460 TFLOP/s,
-// against 400 of TF32 without a split pass); where it does not, the TF32 kernel multiplies them.
-// That one's drift is a tenth of its rounding: it keeps one accumulator.
+// split pays (see tf32_plan.h), become scaled fp16 where their range allows: 460 TFLOP/s at
+// n = 4096, where TF32 without a split pass reaches 400. Where it does not, AnyRange multiplies
+// them in TF32, with one accumulator: its drift is a tenth of TF32's rounding.
 struct Tf32 {
   using Wide = Tile<Element::fp16, 1, 192, 128, 5, 2, 4>;
   using Narrow = Tile<Element::fp16, 1, 128, 128, 6, 2, 4>;

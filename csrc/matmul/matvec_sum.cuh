@@ -9,7 +9,7 @@ namespace my_ops {
 namespace matvec {
 
 // Whether a thread loads the next strips while it multiplies these. With four rows the registers
-// that this takes cost more blocks on an SM than it gains: 30 us instead of 26.
+// for it would leave room for fewer blocks on an SM, and the product take 30 us instead of 26.
 template <int kRows>
 constexpr bool kLoadsAhead = kRows == 1;
 

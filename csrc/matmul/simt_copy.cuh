@@ -23,8 +23,8 @@ enum class Copy {
   kVectorsOfRows  // memory runs along M or N in aligned 16-byte vectors
 };
 
-// Predicated here, because ptxas makes branches of many conditional copies, around which it cannot
-// schedule: 3 % of the time of operands that are copied by elements.
+// Predicated by hand, because ptxas makes branches of many conditional copies, and cannot schedule
+// around those: 3 % of the time where operands are copied by elements.
 template <int kBytes>
 __device__ __forceinline__ void copy_async_if(bool wanted, uint32_t shared, const void* global) {
   if constexpr (kBytes == 16) {

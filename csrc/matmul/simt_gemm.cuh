@@ -5,7 +5,7 @@
 // each thread multiplies a kThreadRows x kThreadCols patch out of registers, which are themselves
 // double buffered so that the shared loads of step k + 1 hide behind the FMAs of step k.
 // Shared tiles are K-outer ([k][row]), so an operand whose memory runs along K is transposed on its
-// way in. That makes one kernel of NN, NT, TN and TT: only the copies know the layout.
+// way in. So all four layouts of the two operands share one kernel: only the copies know them.
 //
 // Tiles that would leave the last wave of blocks half empty are cut along K. Their slices are added
 // in order: by the blocks of a cluster through its distributed shared memory, or, out of a
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSM)
   }
   const BlockWork<Tile> work(product);
 
-  // Fill all stages but one.
+  // Load: all stages but one.
   using Loader = TileLoader<Tile, kCopyA, kCopyB>;
   Loader loader({product.A, work.first_row, product.M, work.first_k},
                 {product.B, work.first_col, product.N, work.first_k}, work.tiles);
@@ -83,6 +83,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSM)
   load_fragments(0, 0, 0);
   int read_stage = 0, write_stage = kStages - 1;
 
+  // Compute, and load the tile that is kStages - 1 ahead
 #pragma unroll 1
   for (int tile = 0; tile < work.tiles; ++tile) {
     const uint32_t address = shared_address + write_stage * Tile::kStageBytes;

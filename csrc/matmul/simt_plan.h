@@ -14,8 +14,8 @@ namespace my_ops {
 enum class SimtTile { large, small, wide };
 
 // A tile's shape, how many blocks of it an SM holds, which share of the SM's FMA rate one such
-// block reaches alone and that many reach together, and what a block takes beside its FMAs: filling
-// the stages, storing the tile.
+// block reaches alone and which that many reach together, and the cycles that a block takes beside
+// its FMAs: to fill the stages, to store the tile.
 struct SimtTileShape {
   SimtTile tile;
   int rows, cols, blocks_per_sm;

@@ -11,7 +11,7 @@
 // accumulator keeps 2 bits under float32's last, each addend and the result are cut off), so a long
 // sum in their accumulator drifts. With kPromote the accumulator starts anew every kPromote stages
 // and is added to a second one by FADD; while one warpgroup does that the other one keeps the
-// tensor cores busy. They need no barrier for that: taking turns was not faster (bf16x6) or 3 %
+// tensor cores busy. No barrier makes them take turns: with one it was no faster (bf16x6) or 3 %
 // slower (fp16x3).
 //
 // Large products run at the board's 700 W, with clocks near 1.5 GHz, so what counts is energy: the

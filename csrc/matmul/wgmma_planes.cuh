@@ -3,7 +3,7 @@
 // A matrix [rows, K] becomes kPlanes matrices of narrow elements ("planes") that add up to it.
 // Rows and K are padded with zeros to whole blocks of kGroupRows x kRowBytes; a block lies in
 // memory as it shall lie in shared memory, already swizzled, so that one plain bulk copy brings it
-// there: no tensor map, no ragged edge, and every layout of the source looks alike.
+// there: the kernel needs no tensor map, sees no ragged edge and no layout of the source.
 #pragma once
 
 #include <cstdint>

@@ -68,9 +68,8 @@ struct Product {
   int groups_a, groups_b, k_tiles;
   int row_tiles, col_tiles;
   int whole_tiles, cut_tiles, slices;
-  float* partial;  // [slices, cut_tiles, kCluster, kAccumulators / 4, threads, 4]
-                   // Nothing is computed unless (*unfit != 0) == if_unfit; nullptr: always.
-  const int* unfit;
+  float* partial;    // [slices, cut_tiles, kCluster, kAccumulators / 4, threads, 4]
+  const int* unfit;  // nothing is computed unless (*unfit != 0) == if_unfit; null: always
   bool if_unfit;
   Output output;
 };

@@ -7,8 +7,8 @@
 
 namespace my_ops {
 
-// Which one a row gets follows from its width, except that packs are shifted where x, the residual
-// or the weight is not aligned: a view has the bits of its contiguous copy.
+// Packs or elements follows from the width of a row alone. Packs are shifted where x, the residual
+// or the weight is not aligned, which changes no bits: a view has those of its contiguous copy.
 enum class Access {
   packs,          // the width is a multiple of 16 bytes and every row begins at one
   shifted_packs,  // the width is, but rows begin at any element
@@ -18,7 +18,7 @@ enum class Access {
 template <Access kAccess, typename x_t>
 constexpr int kAccessElements = kAccess == Access::elements ? 1 : kChunkElements<x_t>;
 
-// The 16 bytes that begin `bytes` (below 16, whole elements) into the 32 of `low` and `high`.
+// 16 of the 32 bytes of `low` and `high`, from byte `bytes` on (below 16, whole elements).
 template <int kElementBytes>
 __device__ __forceinline__ uint4 shifted(const uint4& low, const uint4& high, unsigned bytes) {
   const bool by_8 = bytes & 8;
@@ -36,23 +36,24 @@ __device__ __forceinline__ uint4 shifted(const uint4& low, const uint4& high, un
   return {words[0], words[1], words[2], words[3]};
 }
 
-// Keeps the compiler from seeing elements in `pack`. Of elements of 16 bits it makes a register
-// each and merges them wherever a chunk comes out of a branch: a quarter of a kernel's
+// Keeps the compiler from seeing elements in `pack`. It gives each element of 16 bits a register
+// and merges them again wherever a chunk comes out of a branch: a quarter of a kernel's
 // instructions.
 __device__ __forceinline__ uint4 as_words(uint4 pack) {
   asm("" : "+r"(pack.x), "+r"(pack.y), "+r"(pack.z), "+r"(pack.w));
   return pack;
 }
 
-// The chunks that lie `stride` apart, v-th at `from` + v * stride * N, where v * stride < `left`;
-// others full of `fill`.
+// Loads the chunks that lie `stride` apart, the v-th at `from` + v * stride * N, where
+// v * stride < `left`; fills the others with `fill`.
 //
 // Shifted packs: whole 16-byte granules are loaded and shifted into place; one access an element
-// reaches 40 % of the memory's speed. (The granule in which a tensor begins is its own: memory is
-// handed out in granules. That in which it ends may not be, so the last chunk comes by elements.)
-// Loads come before shifts, a few chunks at a time, and none depends on a branch: otherwise each
-// waits for the one before. With kLastOnce there is one place where the last chunk is loaded, not
-// one for each v: 84 % of the copy rate at 3584 columns from an odd one on, against 79 %.
+// would reach 40 % of the memory's speed. (The granule in which a tensor begins may be read, as
+// memory is handed out in granules. That in which it ends may not be its own, so the last chunk
+// comes by elements.) Loads come before shifts, a few chunks at a time, and none depends on a
+// branch: otherwise each waits for the one before. With kLastOnce there is one place where the last
+// chunk is loaded, not one for each v: 84 % of the copy rate at 3584 columns from an odd one on,
+// without it 79 %.
 template <Access kAccess, bool kLastOnce = true, typename scalar_t, int N, int kCount>
 __device__ __forceinline__ void load_run(Vec<scalar_t, N> (&run)[kCount], const scalar_t* from,
                                          int left, int stride, float fill) {

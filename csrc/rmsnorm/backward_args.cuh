@@ -14,11 +14,11 @@ enum class Rows {
   even,     // the rows of each evenly spaced, in packs that can be loaded and stored whole
   aligned,  // in such packs
   shifted,  // of so many packs, but loaded from any element on
-  in_step,  // of any width, evenly spaced, of all tensors equally far from a pack's beginning
+  in_step,  // of any width, evenly spaced, in all tensors equally far from a pack's beginning
   ragged,   // of any width, from any element on
 };
-// Whether rows are loaded in whole packs, and whether they begin and end anywhere in those that are
-// stored.
+// Whether rows are loaded in whole packs, and whether they may begin and end within a pack of
+// grad_x.
 template <Rows kRows>
 constexpr bool kLoadsPacks = kRows != Rows::shifted && kRows != Rows::ragged;
 __host__ __device__ constexpr bool has_edges(Rows rows) {

@@ -12,8 +12,8 @@
 
 namespace my_ops {
 
-// Whether rows of H columns are ragged. float64, which gradcheck needs and nobody runs fast,
-// always is: two thirds of its kernels need not be compiled.
+// Whether rows of H columns are ragged. Those of float64 always are: gradcheck needs them, nobody
+// needs them fast, and two thirds of the kernels need not be compiled.
 template <typename x_t>
 constexpr bool kOnlyRagged = sizeof(x_t) > 4;
 template <typename x_t>
@@ -47,7 +47,7 @@ Rows rows_lie(const BackwardArgs<x_t>& args, bool aligned) {
   return even ? Rows::even : Rows::aligned;
 }
 
-// Of the ring of either kernel of wide rows.
+// Shared memory of a thread, for the ring of either kernel of wide rows.
 constexpr int wide_thread_bytes(int vectors) {
   return vectors == kWidestVectors ? kWidestThreadBytes : kWideThreadBytes;
 }
@@ -66,8 +66,9 @@ struct BackwardConfig {
 // widest, where what is added to grad_x comes in pairs.
 //
 // An argument, because a kernel that works it out has a register less, and the widest has none to
-// spare: 89 % of the copy rate instead of 100 %, with something to add. And never few, as blocks
-// are no wider than their rows need: a branch for each chunk instead of the last ones costs 4 %.
+// spare: with something to add it reached 89 % of the copy rate instead of 100 %. There is a
+// least number, as blocks are no wider than their rows need: with it only the last chunks need a
+// branch; one for each chunk costs 4 %.
 inline int wide_vectors(const BackwardConfig& config, int slice_chunks) {
   const int chunks = ceil_div(slice_chunks, config.threads);
   if (config.vectors == kWidestVectors) return std::max(kWidestFewest, ceil_div(chunks, 2) * 2);
@@ -81,8 +82,9 @@ inline int wide_vectors(const BackwardConfig& config, int slice_chunks) {
 // columns are twice as many bytes, before it takes two launches).
 //
 // With more than 8 warps only one block runs on an SM, and nothing overlaps with its barriers: 64 %
-// of the copy rate at 4099 columns of float32. So rows for which 5 or 6 chunks a thread do have 8
-// warps: 95 %, and at 5125 columns, where some registers spill, 82 % instead of 74.
+// of the copy rate at 4099 columns of float32. So rows for which 8 warps with 5 or 6 chunks a
+// thread are enough have those: 95 %, and at 5125 columns, where some registers spill, 82 % instead
+// of 74.
 template <typename x_t>
 BackwardConfig ragged_config(int64_t H) {
   constexpr int64_t N = kChunkElements<x_t>;

@@ -26,7 +26,7 @@ struct RowExchange {
     scale_done.init(1);
   }
 
-  // A computing warp: hands in its part.
+  // In a computing warp: hands in its part of both sums.
   __device__ __forceinline__ void send(const double (&sums)[2]) {
     const double sum = lanes_sum_halves<kWarpSize>(sums);
     if (threadIdx.x % kMaxBlockWarps == 0) {
@@ -37,8 +37,8 @@ struct RowExchange {
 };
 
 // The exchanges of successive rows. Three, because a block may send the sums of row r + 2 before
-// another has read those of row r, but not those of row r + 3: for that it needs the scale of row
-// r + 1, to which the other contributes only then.
+// another block has read those of row r, but not those of row r + 3: for that it needs the scale of
+// row r + 1, to which the other block contributes only after it has read row r's.
 constexpr int kExchanges = 3;
 struct ExchangeTurn {
   int index = 0;

@@ -39,10 +39,10 @@ constexpr int kBackwardLaneThreads = 128;
 // Chunks of a thread where blocks own rows; of some ragged ones 5 or 6 (ragged_config).
 constexpr int kBackwardVectors = 4;
 
-// 16 warps on an SM, 64 KB in flight; 12 where 16-bit rows are shifted and have edges; 28 where two
-// chunks of float32 are all that a thread has in flight (256 columns: 91 % of the copy rate with
-// 24, 97 % with 28). What spills comes back through the same queue as the rows, behind them, and
-// halves the speed.
+// So few that 16 warps share an SM, with 64 KB in flight; 12 where 16-bit rows are ragged; 28 where
+// two chunks of float32 are all that a thread has in flight (256 columns: 97 % of the copy rate, 91
+// with 24 warps). But not so few that registers spill: those come back through the same queue as
+// the rows, behind them, which halves the speed.
 template <typename x_t, int kVectors, Rows kRows>
 constexpr int kBackwardRegisters = kRows == Rows::ragged && sizeof(x_t) == 2 ? 168
                                    : kVectors == 2 && sizeof(x_t) == 4       ? 72
@@ -91,7 +91,7 @@ __global__ void __maxnreg__((kBackwardRegisters<x_t, kVectors, kRows>))
   acc_t grad_weight[kVectors][N] = {};
 
   int parity = 0;
-  // The trip count is the warp's, for the shuffles: groups without a row left run along.
+  // The trip count is the warp's, for the shuffles: groups that have no row left run along.
   const int first_group = kWidth < kWarpSize ? group % (kWarpSize / kWidth) : 0;
   for (; row - first_group < args.rows; row += row_step) {
     x.realign();
@@ -103,8 +103,8 @@ __global__ void __maxnreg__((kBackwardRegisters<x_t, kVectors, kRows>))
 
     edges.clear_others(x.packs, grad.packs);
 
-    // Load what is added to the row, to have it after the sums; one chunk at a time where there are
-    // no registers left for that.
+    // Load: what is added to the row, to have it after the sums; one chunk at a time where there
+    // are no registers left for that.
     Row grad_sum_row(args.grad_sum, args.grad_sum_layout, args.rows, args.H, owned, lane, kWidth);
     Pack grad_sum[kVectors];
     if (kPhase != Phase::sums && args.grad_sum != nullptr) {

@@ -27,7 +27,7 @@ struct BackwardLauncher {
 
   static cudaError_t plan(BackwardConfig config, Rows lie, int64_t rows, int64_t H,
                           const DeviceLimits& limits, BackwardLauncher& launcher) {
-    // Twice the chunks have the same sums; not every kind of rows has a kernel for fewer.
+    // Shifted rows have no kernel with 2 chunks a thread; with 4 the sums have the same bits.
     if (config.lanes > 0 && lie == Rows::shifted) config.vectors = 4;
     int resident = 0;
     const cudaError_t error = resident_parts(config, lie, limits, resident);
@@ -58,8 +58,8 @@ struct BackwardLauncher {
     return has_edges(lie) ? N / std::gcd(N, H) : 1;
   }
 
-  // As many parts as run at the same time, but where there are more rows than multiprocessors, no
-  // more than one for two rows of each group: a part costs a write and a read of a row of float32.
+  // As many parts as run at the same time, but where rows are more than multiprocessors, at least
+  // two rows for each group: a part costs a write and a read of a row of float32.
   static int64_t parts_for(const BackwardConfig& config, int64_t rows, int64_t period,
                            int64_t resident, const DeviceLimits& limits) {
     const int64_t groups = config.lanes > 0 ? config.threads / config.lanes : 1;

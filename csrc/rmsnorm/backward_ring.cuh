@@ -25,8 +25,9 @@ struct RingBarriers {
   }
 };
 
-// On their way at the same time. Without the limit the memory system is so full that some
-// multiprocessors get a third more than others, and all wait for the last: 3 to 5 % slower.
+// Bytes of a block on their way at the same time. Without the limit the memory system is so full
+// that some multiprocessors get a third more than others, and all wait for the last: 3 to 5 %
+// slower.
 constexpr int kRingBytesInFlight = 64 * 1024;
 
 // The producer's side.

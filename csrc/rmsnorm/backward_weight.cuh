@@ -11,8 +11,8 @@
 
 namespace my_ops {
 
-// Columns [column, column + N) of the weight. Its type is a question put at run time: asked once in
-// a kernel it costs nothing, and a third of the kernels need not be compiled.
+// Columns [column, column + N) of the weight. Its type is asked at run time: once in a kernel that
+// costs nothing, and a third of the kernels need not be compiled.
 template <bool kAligned, int N, typename acc_t, typename x_t>
 __device__ __forceinline__ void read_weight(const BackwardArgs<x_t>& args, int64_t column,
                                             acc_t (&weight)[N]) {
@@ -39,7 +39,7 @@ __device__ __forceinline__ void load_weight(const BackwardArgs<x_t>& args, int64
   for (int j = 0; j < N; ++j) weight[j] += static_cast<acc_t>(args.weight_offset);
 }
 
-// The same where a chunk has columns of others: zeros in their place.
+// The same where a chunk holds columns that others own: zeros in their place.
 template <int N, typename acc_t, typename x_t>
 __device__ __forceinline__ void load_own_weight(const BackwardArgs<x_t>& args,
                                                 const OwnedColumns& owned, int position,
@@ -72,8 +72,8 @@ __device__ __forceinline__ void keep_weights(const BackwardArgs<x_t>& args,
   }
 }
 
-// Stores a chunk of a row of partial_weight. By single elements the lanes would be 32 bytes apart:
-// the store alone of one row of 8192 took 4 us.
+// Stores a chunk of a row of partial_weight, in packs. Stores of single elements would be 32 bytes
+// apart from lane to lane: those of one row of 8192 alone took 4 us.
 template <typename acc_t, int N>
 __device__ __forceinline__ void store_partial(acc_t* address, const acc_t (&values)[N]) {
   constexpr int kEach = kChunkBytes / sizeof(acc_t);

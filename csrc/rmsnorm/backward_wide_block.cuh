@@ -11,7 +11,7 @@
 
 namespace my_ops {
 
-constexpr int kWideExtraThreads = 128;  // a warpgroup, for setmaxnreg; two warps of it work
+constexpr int kWideExtraThreads = 128;  // a warpgroup, as setmaxnreg wants; two of its warps work
 
 // Sets up a block's barriers, while the cluster gathers. `warps`: that compute.
 template <int kSlots, typename acc_t, typename x_t>

@@ -3,7 +3,7 @@
 //
 // A cluster walks over rows `parts` apart. Between the sums of a row and its gradient lies a round
 // trip through the cluster, and a block fills its multiprocessor, so nobody else would work
-// meanwhile. Therefore every block has three trades:
+// meanwhile. Therefore the threads of a block have three trades:
 //
 //   - one warp exchanges the sums (backward_exchange.cuh);
 //   - one thread keeps a ring of rows ahead of the arithmetic (backward_ring.cuh);
@@ -31,7 +31,8 @@ constexpr int kWideSlots = 3 * kWideVectors;  // of the ring: three rows
 // The ring, and a row of what is added to grad_x.
 constexpr int kWideThreadBytes = kChunkBytes * (2 * kWideSlots + kWideVectors);
 
-// The launch gives 96 registers to each of 640 threads; the computing ones need a few more.
+// The launch gives 96 registers to each of 640 threads; the computing ones need a few more, which
+// the others release.
 template <typename x_t>
 __global__ void __launch_bounds__(kWideThreads + kWideExtraThreads, 1)
     rmsnorm_backward_wide_kernel(const __grid_constant__ BackwardArgs<x_t> args) {
@@ -71,6 +72,8 @@ __global__ void __launch_bounds__(kWideThreads + kWideExtraThreads, 1)
     }
   } else {
     claim_registers<104>();
+
+    // Load: the weight, and what is added to the first row
     const auto has = [&](int v) { return v < kWideFewest || v < args.vectors; };
     const auto owns = [&](int v) { return v * threads + thread < owned.chunks; };
     const auto column_of = [&](int v) { return owned.first + (v * threads + thread) * N; };
@@ -102,6 +105,7 @@ __global__ void __launch_bounds__(kWideThreads + kWideExtraThreads, 1)
       sums[1] = 0;
     };
 
+    // Reduce: the first row
     RingPlace<kSlots> first;  // of the row's slots
     ExchangeTurn turn;
     if (part < args.rows) {
@@ -112,7 +116,7 @@ __global__ void __launch_bounds__(kWideThreads + kWideExtraThreads, 1)
       send(turn);
     }
     for (int64_t row = part; row < args.rows; row += parts) {
-      // Reduce: the next row.
+      // Reduce: the next row
       const RingPlace<kSlots> next = first.ahead(args.vectors);
       if (row + parts < args.rows) {
 #pragma unroll
@@ -155,6 +159,7 @@ __global__ void __launch_bounds__(kWideThreads + kWideExtraThreads, 1)
       turn = turn.next();
     }
 
+    // Store the weight's gradient of this cluster's rows
     store_weight_gradient(args, part, owns, column_of, grad_weight);
   }
 #endif

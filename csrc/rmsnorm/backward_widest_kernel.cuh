@@ -3,12 +3,12 @@
 // of backward_wide_kernel.cuh.
 //
 // A ring that keeps a whole row for its gradient has room for three quarters of the next, and the
-// memory waits whenever one of 16 blocks is late: 84 % of the copy rate. Half of the registers hold
-// the weight and its gradient whoever computes, but with 256 threads instead of 512 the other half
-// has room for a quarter of a row as well. So the first `kHeld` chunks of a thread are held in
-// registers and leave the ring at once, a whole next row comes in meanwhile: 98 %. But nothing may
-// spill, as that comes back through the same queue as the rows: with one register too few 80 %,
-// with half of a row in registers 43 %.
+// memory waits whenever one of 16 blocks is late: 84 % of the copy rate. The weight and its
+// gradient take half of the registers, however many threads compute; but with 256 threads instead
+// of 512 the other half has room for a quarter of a row as well. So the first `kHeld` chunks of a
+// thread are held in registers and leave the ring at once, and a whole next row comes in meanwhile:
+// 98 %. But nothing may spill, as that comes back through the same queue as the rows: with one
+// register too few it was 80 %, with half of a row in registers 43 %.
 #pragma once
 
 #include <cstdint>
@@ -56,6 +56,8 @@ __global__ void __launch_bounds__(kWidestThreads + kWideExtraThreads, 1)
     }
   } else {
     claim_registers<232>();
+
+    // Load: the weight
     const int chunks = owned.chunks - thread;
     const auto has = [&](int v) { return v < kWidestFewest || v < args.vectors; };
     const auto owns = [&](int v) { return v * threads < chunks; };
@@ -73,7 +75,7 @@ __global__ void __launch_bounds__(kWidestThreads + kWideExtraThreads, 1)
       if (thread % kWarpSize == 0) barriers.empty[place.slot].arrive();
     };
 
-    // A row's sums: chunks to be held, then those that stay in the ring.
+    // Reduce: a row's sums, of chunks to be held, then of those that stay in the ring.
     Pack held_x[kVectors] = {};
     Pack held_grad[kVectors] = {};
     double sums[2] = {0, 0};
@@ -153,6 +155,7 @@ __global__ void __launch_bounds__(kWidestThreads + kWideExtraThreads, 1)
       turn = turn.next();
     }
 
+    // Store the weight's gradient of this cluster's rows
     store_weight_gradient(args, part, owns, column_of, grad_weight);
   }
 #endif

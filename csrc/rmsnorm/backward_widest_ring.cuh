@@ -15,14 +15,14 @@ constexpr int kWidestThreads = 256;
 constexpr int kWidestSlots = 28;
 constexpr int kWidestThreadBytes = kChunkBytes * 2 * kWidestSlots;
 
-// None where registers cannot be shared out.
+// Chunks of a thread that are held in registers: none where setmaxnreg cannot give it enough.
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 constexpr int kHeld = 4;
 #else
 constexpr int kHeld = 0;
 #endif
 
-// For the pairs below.
+// What is added to grad_x comes in pairs of chunks, see below.
 static_assert(kHeld % 2 == 0 && kWidestFewest % 2 == 0 && kWidestVectors % 2 == 0);
 
 // The producer. A row takes a slot for each chunk and then, where there is something to add to

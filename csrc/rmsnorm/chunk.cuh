@@ -1,7 +1,7 @@
 // Rows in chunks of 16 bytes of x: load, convert, store. Device only, needs no torch.
 //
 // Element j of chunk c is column c * N + j whatever the alignment, so an unaligned view gives the
-// bits of its contiguous copy; it only costs one access per element.
+// bits of its contiguous copy.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -17,9 +17,9 @@ constexpr int kChunkBytes = 16;
 template <typename x_t>
 constexpr int kChunkElements = kChunkBytes / sizeof(x_t);
 
-// The type arithmetic is done in, and the type in which the squares of one chunk are summed; rows
-// are summed in float64, which costs no bandwidth and makes rstd right to its last bit. Eight
-// squares of 16-bit numbers all but fit float32.
+// The type that arithmetic is done in, and the type in which the squares of one chunk are summed.
+// Sums of chunks are float64, which costs no bandwidth and makes rstd right to its last bit. For
+// the eight squares of a chunk of 16-bit numbers float32 is nearly exact.
 template <typename x_t>
 struct Arithmetic {
   using acc_t = float;
@@ -36,7 +36,7 @@ struct Arithmetic<double> {
   using chunk_sum_t = double;
 };
 
-// One instruction an element (bfloat16, float16: two elements to a register), or none.
+// At most one instruction an element (bfloat16 and float16 lie two to a register).
 template <typename acc_t, typename scalar_t, int N>
 __device__ __forceinline__ void widen_chunk(const Vec<scalar_t, N>& chunk, acc_t (&values)[N]) {
 #pragma unroll
@@ -133,7 +133,7 @@ __device__ __forceinline__ Vec<scalar_t, N> load_chunk(const scalar_t* row, int6
   }
 }
 
-// Makes the compiler read `chunk` anew. Without it, it keeps the widened values of 16-bit chunks
+// Makes the compiler widen `chunk` anew. Without this it keeps the widened values of 16-bit chunks
 // from one use to the next: twice the registers, half the rows in flight, and spills.
 template <typename scalar_t, int N>
 __device__ __forceinline__ void keep_packed(Vec<scalar_t, N>& chunk) {

@@ -3,9 +3,9 @@
 // Chunk c of a row with `begin` elements before its first one holds columns c * N - begin and on,
 // so which elements share a chunk, or a lane, depends on `begin`. But the columns that are
 // congruent modulo the elements of all lanes always meet in one place: they are a class. A lane
-// adds up each of its classes alone, in the order of columns. Then come sums of two classes half
-// of all classes apart, a quarter, and so on to neighbours: whoever begins to count where, the same
-// classes meet at each step.
+// adds up each of its classes alone, in the order of columns. Then come sums of two classes that
+// are half of all classes apart, then a quarter, and so on to neighbours: wherever the count of
+// classes begins, the same ones meet at each step.
 #pragma once
 
 #include "common/reduce.cuh"
@@ -29,7 +29,7 @@ __device__ __forceinline__ void add_to_classes(const Pack& x_pack, const Pack& g
 }
 
 // The sum of what lanes up to `kDistance` apart hold at the same place. At every step a lane keeps
-// every other value and its partner the rest, while there are any.
+// every other value and its partner the rest, until one is left.
 template <int kDistance, typename T, int kCount>
 __device__ __forceinline__ double sum_and_scatter(const T (&values)[kCount]) {
   if constexpr (kCount == 1) {

@@ -23,7 +23,7 @@ struct ForwardConfig {
   int vectors;            // chunks that a thread holds; 0: however many there are
   int threads;            // of a block
   int slices;             // blocks that share a row
-  bool overlaps = false;  // begins while the kernel in front of it still ends
+  bool overlaps = false;  // may begin while the kernel in front of it ends
   int blocks = 0;         // that run at the same time, where all share rows
 };
 
@@ -40,8 +40,8 @@ inline ForwardConfig forward_block_config(int64_t chunks, int vectors, int max_c
   return {ForwardKind::registers, 0, vectors, static_cast<int>(warps) * kWarpSize, slices};
 }
 
-// Packs of a row; 0: it is taken by elements. float64, which gradcheck needs and nobody runs fast,
-// always is: two thirds of its kernels need not be compiled.
+// Packs of a row; 0: it is taken by elements. Rows of float64 always are: gradcheck needs them,
+// nobody needs them fast, and two thirds of the kernels need not be compiled.
 template <typename x_t>
 int64_t row_packs(int64_t H) {
   constexpr int N = kChunkElements<x_t>;
@@ -49,7 +49,7 @@ int64_t row_packs(int64_t H) {
 }
 
 // Whether the blocks of all multiprocessors hold two rows of tiles, also where there is something
-// to add. One would do for the kernel to end, but not for the memory to be busy meanwhile.
+// to add. With room for one the kernel would end, but not keep the memory busy.
 inline bool rows_fit_in_tiles(int64_t packs, const DeviceLimits& limits) {
   using Plain = TileShape<Access::shifted_packs, false>;
   using Adding = TileShape<Access::shifted_packs, true>;
@@ -110,9 +110,9 @@ inline ForwardConfig forward_config(int64_t H, int64_t packs, const DeviceLimits
   return {ForwardKind::staged, 0, 0, slices * kWantedPacks < packs ? 512 : 256, slices};
 }
 
-// Blocks of one row each that start, and prefetch, while the kernel in front still stores: two on
-// each multiprocessor of an H200. 256 rows of 4096 in 2.31 us instead of 2.56, of 8192 in 3.42
-// instead of 3.67; but 512 rows of 4096 in 3.79 instead of 3.39.
+// Up to so many blocks of one row each start, and prefetch, while the kernel in front still stores:
+// two on each multiprocessor of an H200. With that, 256 rows of 4096 take 2.31 us instead of 2.56,
+// of 8192 3.42 instead of 3.67; but 512 rows of 4096 would take 3.79 instead of 3.39.
 constexpr int64_t kFewBlocks = 264;
 
 // How many rows follow one another in the same lanes (kRowsInTurn): more than one only where there

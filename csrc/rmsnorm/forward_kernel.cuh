@@ -23,15 +23,15 @@ namespace my_ops {
 
 constexpr int kForwardMaxThreads = 512;
 
-// A thread with few chunks also has its part of the weight in registers before the reduction, where
-// it costs no block on the SM: 0.25 us of a small problem's 2.1, and 1 % of a large one's time.
-// Others, whose x takes the room, get the weight from the cache.
+// A thread with few chunks loads its part of the weight before the reduction as well. The registers
+// for it take no block off the SM, and it saves 0.25 us of a small problem's 2.1, and 1 % of a
+// large one's time. Others, whose x takes the room, get the weight from the cache.
 template <int kLanes, int kVectors, Access kAccess>
 constexpr bool kWeightAhead = kLanes == 0 && kVectors == 4 && kAccess == Access::packs;
 
 // Rows of which a lane has few elements of 16 bits follow one another in the same lanes, which then
-// load the weight once: 75 % of the copy rate at 111 columns of bfloat16, against 69 %. (float32
-// loses by it: 93 % at 255 columns, against 98 %.)
+// load the weight once: 75 % of the copy rate at 111 columns of bfloat16, 69 % without. (float32
+// loses by it: 93 % at 255 columns, 98 % without.)
 constexpr int kFewElements = 8;
 template <typename x_t>
 constexpr bool takes_rows_in_turn(int lanes, int vectors) {
@@ -45,8 +45,8 @@ constexpr bool kRowsInTurn = takes_rows_in_turn<x_t>(kLanes, kVectors);
 template <int kLanes, int kVectors>
 constexpr bool kInPhases = kLanes == 0 && kVectors > 4;
 
-// At 80 registers 768 threads share an SM, 96 KB of x in flight; with few chunks each it takes
-// 1024.
+// At 80 registers 768 threads share an SM, with 96 KB of x in flight; with few chunks a thread, as
+// much takes 1024.
 template <typename x_t, typename w_t, int kVectors, Access kAccess>
 constexpr int kForwardRegisters =
     kVectors <= 4 && kAccess == Access::packs && sizeof(w_t) <= sizeof(x_t) ? 64 : 80;
@@ -63,11 +63,11 @@ __global__ void __maxnreg__((kForwardRegisters<x_t, w_t, kVectors, kAccess>))
   // Chunks of the residual and of the weight that are loaded together.
   constexpr int kBatch = N == 1 ? 8 : kVectors < 4 ? kVectors : 4;
 
-  constexpr bool kLastOnce = kVectors <= 4;  // eight chunks spill by it
+  constexpr bool kLastOnce = kVectors <= 4;  // with eight chunks it makes registers spill
 
-  // A branch around each chunk keeps the compiler from widening several at once, 10 registers.
-  // Around each single element of 16 bits it is a third of the instructions: 70 % of the copy rate
-  // at 5125 columns of bfloat16, against 73 %.
+  // A branch around each chunk keeps the compiler from widening several at once, which would take
+  // 10 registers. Around single elements of 16 bits branches were a third of the instructions: 70 %
+  // of the copy rate at 5125 columns of bfloat16, 73 % without.
   constexpr bool kBranches = N > 1 || sizeof(x_t) > 2;
 
   // What this thread owns: kVectors chunks that lie kStride apart from column `first` of `row`, of
@@ -97,9 +97,9 @@ __global__ void __maxnreg__((kForwardRegisters<x_t, w_t, kVectors, kAccess>))
   const int64_t first = first_chunk * N;
   const int owned = static_cast<int>(max(int64_t{0}, end - first_chunk));
 
-  // The kernel in front may still write x: to overlap with that one's end takes 0.4 us off a small
-  // problem's 1.8. Where both are short, the L2 cache asks for x meanwhile, and the next kernel
-  // starts before this one's sum: 0.2 us more.
+  // Wait for the kernel in front, which may still write x: to overlap with that one's end takes
+  // 0.4 us off a small problem's 1.8. Where both are short, x is brought to L2 meanwhile, and the
+  // next kernel starts before this one's sum, which takes off 0.2 us more.
   const bool few_blocks = kAhead && args.few_blocks;
   if (few_blocks && threadIdx.x == 0) {
     prefetch_to_l2(args.x + args.x_layout.offset(row), static_cast<int>(H * sizeof(x_t)));

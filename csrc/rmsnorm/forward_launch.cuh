@@ -65,11 +65,14 @@ auto forward_register_kernel(const ForwardConfig& config) {
   }
 }
 
-// The staged kernel, which loads 8 chunks ahead or 4. With float32 8 give 97 % of the copy rate at
-// 65536 columns, 4 give 87. With 16-bit packs 8 are better where something is added, 96 and 94 at
-// 262144 columns, and where all threads have as many: there bfloat16 96.4 and 95.9, float16 98.6
-// and 97.1. With fewer it counts more that fewer blocks share an SM: 94 and 98 at 40960 columns.
-// Others of 16 bits spill.
+// The staged kernel, which loads 8 chunks ahead or 4. Of the copy rate, with 8 and with 4:
+//
+//   97 and 87 %      float32, 65536 columns: always 8
+//   96 and 94 %      packs of 16 bits, something added, 262144 columns: 8
+//   96.4 and 95.9 %  nothing added, threads with 8 chunks, bfloat16 (float16 98.6 and 97.1): 8
+//   94 and 98 %      nothing added, fewer chunks, 40960 columns: 4, as more blocks share an SM
+//
+// Shifted packs of 16 bits, and those with a float32 weight, have 4, as with 8 registers spill.
 template <typename x_t, typename w_t, Access kAccess>
 auto forward_staged_kernel(bool adds, int thread_chunks) {
   constexpr int kAhead = sizeof(x_t) == 2 ? 4 : 8;
@@ -79,7 +82,7 @@ auto forward_staged_kernel(bool adds, int thread_chunks) {
                                 : rmsnorm_forward_staged_kernel<x_t, w_t, kAccess, false, kAhead>;
 }
 
-// Doubles of global memory that a forward needs.
+// How many doubles of global memory a forward needs.
 template <typename x_t>
 int64_t forward_sums(int64_t rows, int64_t H, const ForwardConfig& config) {
   if (config.kind == ForwardKind::two_launches) return rows * config.slices;
@@ -136,7 +139,8 @@ cudaError_t launch_forward_access(ForwardArgs<x_t, w_t> args, const ForwardConfi
   args.few_blocks = args.rows * config.slices <= kFewBlocks;
   if constexpr (kAccess != Access::elements) {
     if (config.kind == ForwardKind::staged) {
-      // Whole lines of memory: 92 % of the copy rate at 100000 columns of float32, against 82.
+      // Slices are whole lines of memory: 92 % of the copy rate at 100000 columns of float32, where
+      // others reach 82.
       constexpr int kLineChunks = 128 / kChunkBytes;
       args.slice_chunks = (args.slice_chunks + kLineChunks - 1) / kLineChunks * kLineChunks;
       const auto kernel = forward_staged_kernel<x_t, w_t, kAccess>(

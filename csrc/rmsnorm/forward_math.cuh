@@ -34,9 +34,9 @@ __device__ __forceinline__ void add_chunk(Vec<x_t, N>& x, const Vec<x_t, N>& res
   narrow_chunk(values, x);
 }
 
-// The loops that write y: as usual (of x's type, nothing rounded before the weight), with x * rstd
-// rounded to x's type before the weight, and one that chooses, chunk by chunk, between that and all
-// that else is asked for. A loop for every type and order compiled for half as long again.
+// The loops that write y: as usual (of x's type, nothing rounded before the weight); with x * rstd
+// rounded to x's type before the weight; and one for all else, which chooses the type and the order
+// chunk by chunk. With a loop for every type and order it took half as long again to compile.
 enum class Loop { usual, rounding, choosing };
 
 // What turns a row's x into its y.
@@ -55,8 +55,7 @@ class Normalizer {
 
   // x * rstd * (weight + offset), in x_t unless the type is still to be chosen. Results of 32 bits
   // or more also take the rest of rstd and the error of the first product, which keeps them within
-  // one unit in the last place of the exact result; those of 16 bits do without, the difference
-  // does not show.
+  // one unit in the last place of the exact result; in those of 16 bits that would not show.
   template <Loop kLoop, int N>
   __device__ __forceinline__ auto y(Vec<x_t, N>& x, Vec<w_t, N>& weight) const {
     using y_t = std::conditional_t<kLoop == Loop::choosing, acc_t, x_t>;
@@ -134,8 +133,8 @@ class Output {
   OutputType type_;
 };
 
-// Calls use(loop) with the loop as the type of its argument. Where rows come in packs the choice in
-// every chunk costs up to a tenth of the speed, and models do round before the weight.
+// Calls use(loop) with the loop as the type of its argument. Where rows come in packs a choice in
+// every chunk costs up to a tenth of the speed, so rounding, which models use, has a loop there.
 template <Loop kLoop>
 using LoopConstant = std::integral_constant<Loop, kLoop>;
 template <Access kAccess, typename x_t, typename w_t, typename Use>

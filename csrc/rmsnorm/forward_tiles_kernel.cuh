@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(TileShape<kAccess, kAdd>::kThreads, 1)
   }
   __syncthreads();
 
-  // What a slot holds.
+  // What the slot at a place holds.
   const auto chunks_of = [&](int slice) {
     return min(row_chunks - slice * Shape::kChunks, Shape::kChunks);
   };
@@ -82,6 +82,7 @@ __global__ void __launch_bounds__(TileShape<kAccess, kAdd>::kThreads, 1)
     return static_cast<int64_t>(slice) * Shape::kChunks * N;
   };
 
+  // What each warp does: load, find totals, add up rows, reduce, or compute and store
   const int warp = threadIdx.x / kWarpSize;
   const bool leads = threadIdx.x % kWarpSize == 0;
   if (warp == 0) {
@@ -91,6 +92,7 @@ __global__ void __launch_bounds__(TileShape<kAccess, kAdd>::kThreads, 1)
   } else if (warp == 2) {
     add_up_rows(sums, args.slices - 1, ring);
   } else if (warp < Shape::kOtherWarps + Shape::kSumWarps) {
+    // Reduce: one part of every kSumTiles-th tile
     const int part = (warp - Shape::kOtherWarps) % Shape::kParts;
     Place place = Place().ahead((warp - Shape::kOtherWarps) / Shape::kParts);
     for (;; place = place.ahead(Shape::kSumTiles)) {
@@ -118,9 +120,9 @@ __global__ void __launch_bounds__(TileShape<kAccess, kAdd>::kThreads, 1)
       }
     }
   } else {
-    // Compute and store, all these warps one tile, so that its stores come together: 94 % of the
-    // copy rate where two groups of warps each had a tile. The first of the weight is there before
-    // the total is.
+    // Compute and store: one tile by all of these warps, so that its stores come together. (Where
+    // two groups of warps each had a tile it was 94 % of the copy rate.) The first of the weight is
+    // there before the total is.
     constexpr int kThreads = Shape::kStoreWarps * kWarpSize;
     constexpr int kVectors = Shape::kChunks / kThreads;
     constexpr int kAhead = sizeof(w_t) > sizeof(x_t) ? 4 : kVectors;

@@ -8,8 +8,8 @@
 
 namespace my_ops {
 
-// All bits are set at first: a sum of squares has no sign, so what is negative is not there yet. A
-// value is its own signal, which spares flags, fences and their latency.
+// All bits are set at first, which reads as negative; sums of squares are posted without a sign. So
+// a value is its own signal that it is there, which spares flags, fences and their latency.
 class TileSums {
   static constexpr int kTotalStride = 4;  // doubles: a sector each, as many blocks ask for it
 

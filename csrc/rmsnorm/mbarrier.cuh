@@ -1,4 +1,4 @@
-// The copy engine: barriers as members of structures in shared memory, and what reports to them.
+// Barriers as members of structures in shared memory, and the copies and stores that count at them.
 // Device only, compute capability 9.0 and later, needs no torch.
 #pragma once
 

@@ -1,8 +1,8 @@
 // 16 bytes of a row as they move: four words, in registers or shared memory. Device only, needs no
 // torch.
 //
-// A chunk that stays in registers is four words and not an array of elements: of 16-bit elements
-// the compiler makes a register each, and permutes them whenever the chunk moves.
+// A chunk that stays in registers is four words and not an array of elements: the compiler gives
+// each 16-bit element a register, and permutes them whenever the chunk moves.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -19,7 +19,7 @@ namespace my_ops {
 using Pack = uint4;
 
 template <typename x_t>
-struct PackWord;  // what is in one word
+struct PackWord;  // the two elements in a word
 
 template <>
 struct PackWord<__nv_bfloat16> {
@@ -117,8 +117,7 @@ __device__ __forceinline__ void load_own(const Pack* own, acc_t (&values)[N]) {
   }
 }
 
-// Makes the compiler widen `pack` anew. Without it, it keeps the values of 16-bit types from one
-// use to the next: twice the registers, half the rows in flight, and spills.
+// Makes the compiler widen `pack` anew, as keep_packed() does with a chunk.
 __device__ __forceinline__ void forget_values(Pack& pack) {
   asm("" : "+r"(pack.x), "+r"(pack.y), "+r"(pack.z), "+r"(pack.w));
 }

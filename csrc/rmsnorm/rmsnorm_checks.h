@@ -1,4 +1,4 @@
-// The argument checks of rmsnorm. Host only, for .cpp files.
+// Host: the argument checks of rmsnorm, for .cpp files.
 #pragma once
 
 #include <limits>

@@ -9,8 +9,9 @@
 
 namespace my_ops {
 
-// The rows of grad_sum, a row ahead of their use in shared memory: there are no registers left for
-// them. Aligned rows only. `own` has a place for each of a thread's chunks, `stride` apart.
+// The rows of grad_sum, brought to shared memory a row ahead of their use: there are no registers
+// left for them. Aligned rows only. `own` has a place for each of a thread's chunks, `stride`
+// apart.
 template <typename x_t, int kVectors>
 class RowAhead {
   static constexpr int N = kChunkElements<x_t>;
@@ -28,11 +29,11 @@ class RowAhead {
         own_(own),
         stride_(stride) {}
 
-  // The row that request() is about from here on.
+  // The row that request() is for from here on.
   __device__ __forceinline__ void begin(int64_t row) {
     first_ = data_ + layout_.offset(min(row, rows_ - 1)) + owned_.first + thread_ * N;
   }
-  // Once per chunk and row, in turn.
+  // Once for every chunk of a row, in turn.
   __device__ __forceinline__ void request(int v) {
     if (v * width_ + thread_ < owned_.chunks) {
       __pipeline_memcpy_async(own_ + v * stride_, first_ + v * width_ * N, kChunkBytes);

@@ -9,8 +9,8 @@
 namespace my_ops {
 
 // Which elements of a thread's chunks are its own, the same in all of its rows; the others, where
-// rows begin and end, belong to other rows. Bits and masks made once: made anew for every row they
-// are a tenth of all instructions.
+// rows begin and end, belong to other rows. Bits and masks are made once: made anew for every row
+// they were a tenth of all instructions.
 template <typename x_t, int kWidth, int kVectors, Rows kRows>
 class RowEdges {
   static constexpr int N = kChunkElements<x_t>;
@@ -44,8 +44,8 @@ class RowEdges {
   // Whether chunk v of any thread of the warp is at an edge.
   __device__ __forceinline__ bool at(int v) const { return kHasEdges<kRows> && (edges_ >> v & 1); }
 
-  // False where no thread of the warp has a chunk v. Asked of the last only, which is missing most
-  // often: 255 columns gain 9 % by it, 769 lose 3.
+  // False where no thread of the warp has a chunk v. Asked for the last v only, which is missing
+  // most often: 255 columns gain 9 % by that, 769 lose 3.
   __device__ __forceinline__ bool used(int v) const {
     return !kHasEdges<kRows> || v + 1 < kVectors || (edges_ & kLastUsed);
   }
@@ -67,8 +67,8 @@ class RowEdges {
     }
   }
 
-  // Where a row's first and last pack wait for what the rows beside it have of them: with the
-  // group's first lane and its second. `lane`: this thread's, counted from that group's first.
+  // Where a row's first and last pack wait for what the rows beside it have of them: in the places
+  // of the group's first and second lane. `lane`: this thread's, counted from that group's first.
   __device__ __forceinline__ Pack* begin_place(int lane) const { return place_of_lane(-lane); }
   __device__ __forceinline__ Pack* end_place(int lane) const { return place_of_lane(1 - lane); }
 

@@ -12,8 +12,8 @@
 
 namespace my_ops {
 
-// Where a row starts; `kEven` where the rows are known to be evenly spaced. The general case
-// divides, for which lanes that have rows of their own lack the registers.
+// Where a row starts; `kEven`: the rows are known to be evenly spaced. The general case divides,
+// for which lanes that own rows have no registers left.
 template <bool kEven>
 __device__ __forceinline__ int64_t row_offset(const RowLayout& layout, int64_t row) {
   return kEven ? row * layout.strides[0] : layout.offset(row);
@@ -35,7 +35,7 @@ class RowRegisters {
     if constexpr (!kAligned) end_ = data + layout.offset(rows - 1) + H;
   }
 
-  // The row that load() is about from here on.
+  // The row that load() is for from here on.
   __device__ __forceinline__ void begin(int64_t row) {
     constexpr bool kEven = kRows == Rows::even || kRows == Rows::in_step;
     first_ = data_ + row_offset<kEven>(layout_, row) + owned_.first;
@@ -59,7 +59,7 @@ class RowRegisters {
     first_ += thread_ * N;
   }
 
-  // Once per chunk and row, in turn.
+  // Once for every chunk of a row, in turn.
   __device__ __forceinline__ void load(int v) {
     if constexpr (kAligned) {
       const x_t* address = first_ + v * width_ * N;

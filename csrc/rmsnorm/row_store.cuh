@@ -13,8 +13,9 @@ namespace my_ops {
 // Stores the chunks of one row, v = 0, 1, ... in order.
 //
 // The pack in which a row ends and the next begins is stored element by element, except between
-// rows of one warp: the lane that has its end hands it to the lane that has its beginning. With 8
-// rows of 111 columns to a warp single elements alone kept the memory pipe as busy as all the rest.
+// rows of one warp: the lane that has the row's end hands it to the lane that has the next one's
+// beginning. With 8 rows of 111 columns to a warp single elements alone kept the memory pipe as
+// busy as all the rest.
 template <typename x_t, int kWidth, int kVectors, Rows kRows>
 class RowStore {
   static constexpr int N = kChunkElements<x_t>;

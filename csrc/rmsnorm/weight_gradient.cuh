@@ -11,8 +11,8 @@
 namespace my_ops {
 
 // grad_weight[column] = the sum of partial_weight[:, column], in an order fixed by `parts`. Groups
-// of `sharing` warps of a block own 32 columns each and share the parts. Parts of few rows are
-// many: added in float32 they would lose more than the rows did.
+// of `sharing` warps of a block own 32 columns each and share the parts. In float64: where parts
+// have few rows they are many, and adding them in float32 would lose more than adding the rows did.
 constexpr int kWeightMaxWarps = 32;
 template <typename acc_t, typename w_t>
 __global__ void __launch_bounds__(kWeightMaxWarps* kWarpSize)

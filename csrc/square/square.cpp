@@ -101,7 +101,8 @@ struct SquareBackwardFormula {
   }
 };
 
-// The in-place operator leaves that to my_ops.square_, which keeps a copy of x.
+// The in-place operator refuses an x that needs a gradient: my_ops.square_ differentiates, with a
+// copy of x.
 void square_inplace_autograd(c10::DispatchKeySet keys, at::Tensor& x) {
   const bool differentiated =
       torch::autograd::compute_requires_grad(x) || torch::autograd::isFwGradDefined(x);

@@ -12,7 +12,7 @@
 
 namespace my_ops {
 
-// What the kernels are made for, on the CPU and on CUDA alike.
+// The dtypes that the kernels exist for, on the CPU and on CUDA alike.
 using SquareFloats =
     Types<float, double, c10::Half, c10::BFloat16, c10::complex<float>, c10::complex<double>>;
 using SquareTypes = Types<uint8_t, int8_t, int16_t, int32_t, int64_t, float, double, c10::Half,

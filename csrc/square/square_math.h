@@ -23,7 +23,7 @@ using acc_for = std::conditional_t<std::is_same_v<scalar_t, c10::Half> ||
 template <typename scalar_t>
 C10_HOST_DEVICE inline scalar_t square_value(scalar_t x) {
   if constexpr (std::is_integral_v<scalar_t>) {
-    // Unsigned, where overflow wraps by definition; 64 bits wide, where nothing is promoted to int.
+    // Unsigned, for overflow to wrap by definition; of 64 bits, as less would be promoted to int.
     return static_cast<scalar_t>(static_cast<uint64_t>(x) * static_cast<uint64_t>(x));
   } else {
     const auto value = static_cast<acc_for<scalar_t>>(x);
