@@ -17,11 +17,12 @@ namespace my_ops {
 using torch::autograd::variable_list;
 using Wanted = std::vector<bool>;  // for each input, whether its gradient is asked for
 
-// Backward of one call: Formula has
+// The backward of one call. Formula has
 //   variable_list operator()(const Wanted&, const variable_list& grads, const variable_list& saved)
-//                                   const, the gradients of the call's tensors; undefined are zero.
-//                                   One of `grads`, those of the results, is defined
-//   std::vector<double> numbers() const   what tells it from others of its type
+//                                   const, which returns the gradients of the call's tensors.
+//                                   `grads` are those of its results, at least one of them defined;
+//                                   an undefined gradient, given or returned, is zero
+//   std::vector<double> numbers() const   what tells it from other formulas of its type
 //   static constexpr const char* kName    of the node
 template <typename Formula>
 class FormulaNode final : public torch::autograd::Node {

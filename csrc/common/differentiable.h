@@ -1,8 +1,8 @@
 // Host: one call that registers an operator together with its derivative.
 //
-// It is recorded at the dispatch key Autograd, as torch's own operators do it, so that torch.func,
-// torch.compile and double backward take it for one of them. (torch.func refuses torch's C++
-// Function; one in Python takes 3 us a call more, and 5 in backward.)
+// A call is recorded at the dispatch key Autograd, as those of torch's own operators are, so that
+// torch.func, torch.compile and double backward take it for one of them. (torch.func refuses
+// torch::autograd::Function; a Function in Python would take 3 us a call more, and 5 in backward.)
 #pragma once
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -19,7 +19,7 @@
 
 namespace my_ops {
 
-// Nodes are counted by themselves in torch 2.14, by shared_ptr in 2.11.
+// Nodes count their references themselves in torch 2.14, by shared_ptr in 2.11.
 template <typename Node>
 auto make_node() {
   if constexpr (std::is_base_of_v<c10::intrusive_ptr_target, Node>) {
@@ -55,8 +55,8 @@ struct Operator<kernel> {
 
   static Return call(Args... args) { return handle->call(args...); }
 
-  // The kernel at the key Autograd: hangs a node with `Formula` on the results, which chooses what
-  // to save by `remember(node, results, args...)`.
+  // The kernel at the key Autograd: hangs a node with a `Formula` on the results. The formula saves
+  // what it needs by `remember(node, results, args...)`.
   template <typename Formula>
   static Return recorded(c10::DispatchKeySet keys, Args... args) {
     namespace autograd = torch::autograd;
