@@ -31,14 +31,12 @@ MY_OPS_FP4 constexpr int fp4_block_size(Fp4Format format) {
   return format == Fp4Format::nvfp4 ? 16 : 32;
 }
 
-// Host: calls function(std::integral_constant of the format).
+// Host: function(std::integral_constant of the format).
 template <typename Function>
-void with_format(Fp4Format format, Function function) {
-  if (format == Fp4Format::nvfp4) {
-    function(std::integral_constant<Fp4Format, Fp4Format::nvfp4>{});
-  } else {
-    function(std::integral_constant<Fp4Format, Fp4Format::mxfp4>{});
-  }
+auto with_format(Fp4Format format, const Function& function) {
+  return format == Fp4Format::nvfp4
+             ? function(std::integral_constant<Fp4Format, Fp4Format::nvfp4>{})
+             : function(std::integral_constant<Fp4Format, Fp4Format::mxfp4>{});
 }
 
 constexpr float kE2M1Max = 6.0f;

@@ -130,12 +130,12 @@ at::Tensor fp4_dequantize(const at::Tensor& packed, const at::Tensor& scale,
   MY_OPS_CHECK(packed.dim() > 0, kOp, "packed", "at least one dimension",
                "a tensor without dimensions");
   MY_OPS_CHECK(K >= 0, kOp, "K", "the number of elements of a row", K);
-  check_stored(kOp, "packed", packed, with_last(packed, ceil_div(K, 2)));
-  check_stored(kOp, "scale", scale, with_last(packed, ceil_div(K, fp4_block_size(format))));
+  check_stored(kOp, "packed", packed, with_last(packed.sizes(), ceil_div(K, 2)));
+  check_stored(kOp, "scale", scale, with_last(packed.sizes(), ceil_div(K, fp4_block_size(format))));
   if (amax) check_fp4_amax(kOp, "amax", *amax, format, "packed", packed);
 
   const OperatorGuard guard(packed);
-  auto y = at::empty(with_last(packed, K), packed.options().dtype(dtype));
+  auto y = at::empty(with_last(packed.sizes(), K), packed.options().dtype(dtype));
   if (y.numel() == 0) return y;
   const Fp4Rows rows{y.numel() / K, K, K};
   MY_OPS_CALL_ON_DEVICE_OF(packed, fp4_dequantize, packed.contiguous(), scale.contiguous(),
@@ -147,7 +147,7 @@ at::Tensor fp4_hadamard(const at::Tensor& x) {
   check_x("fp4_hadamard", x);
   const OperatorGuard guard(x);
   const int64_t groups = ceil_div(x.size(-1), int64_t{kHadamardPoints});
-  auto y = at::empty(with_last(x, groups * kHadamardPoints), x.options().dtype(at::kFloat));
+  auto y = at::empty(with_last(x.sizes(), groups * kHadamardPoints), x.options().dtype(at::kFloat));
   if (y.numel() == 0) return y;
   const auto [dense, rows] = as_rows_or_columns(x);
   MY_OPS_CALL_ON_DEVICE_OF(x, fp4_hadamard, dense, rows, y);

@@ -8,7 +8,7 @@
 
 #include "common/ceil_div.h"
 #include "common/fp4.h"
-#include "common/with_last.h"
+#include "common/last_dimension.h"
 #include "fp4/fp4_rows.h"
 
 namespace my_ops {
@@ -36,8 +36,8 @@ inline std::pair<at::Tensor, Fp4Rows> as_rows(const at::Tensor& x) {
 inline std::pair<at::Tensor, at::Tensor> empty_fp4(const at::Tensor& x, Fp4Format format) {
   const int64_t K = x.size(-1);
   const auto bytes = x.options().dtype(at::kByte);
-  return {at::empty(with_last(x, ceil_div(K, 2)), bytes),
-          at::empty(with_last(x, ceil_div(K, fp4_block_size(format))), bytes)};
+  return {at::empty(with_last(x.sizes(), ceil_div(K, 2)), bytes),
+          at::empty(with_last(x.sizes(), ceil_div(K, fp4_block_size(format))), bytes)};
 }
 
 }  // namespace my_ops

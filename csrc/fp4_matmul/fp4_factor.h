@@ -7,6 +7,7 @@
 
 #include "common/ceil_div.h"
 #include "common/fp4_names.h"
+#include "common/last_dimension.h"
 #include "fp4_matmul/fp4_matmul.h"
 
 namespace my_ops {
@@ -21,17 +22,13 @@ inline void check_dense(const char* op, const char* argument, const at::Tensor& 
 
 // A tensor [..., cols] as a matrix of which one dimension has stride 1.
 inline at::Tensor as_matrix(const at::Tensor& tensor) {
-  int64_t rows = 1;
-  for (const int64_t size : tensor.sizes().slice(0, tensor.dim() - 1)) rows *= size;
-  const auto matrix = tensor.dim() == 2 ? tensor : tensor.reshape({rows, tensor.size(-1)});
+  const auto matrix = flatten_rows(tensor);
   return matrix.stride(0) == 1 || matrix.stride(1) == 1 ? matrix : matrix.contiguous();
 }
 
 inline at::Tensor empty_product(at::IntArrayRef leading_of, int64_t last, const at::Tensor& like,
                                 at::ScalarType dtype) {
-  Sizes sizes = leading_of.vec();
-  sizes.back() = last;
-  return at::empty(sizes, like.options().dtype(dtype));
+  return at::empty(with_last(leading_of, last), like.options().dtype(dtype));
 }
 
 // A packed operand as an operator got it. Messages name its parts: "a_packed", "a_scale", "a_amax".

@@ -1,8 +1,6 @@
 // Host side of fp4_matmul's .cu files: from tensors to what kernels take.
 #pragma once
 
-#include <type_traits>
-
 #include "common/fp4.h"
 #include "common/tensor_view.h"
 #include "fp4_matmul/product_output.cuh"
@@ -30,9 +28,7 @@ inline ProductOutput product_output(const TensorView& y, int64_t K, const Tensor
 template <typename Function>
 auto with_types(const TensorView& x, Fp4Format format, const Function& function) {
   const auto with = [&](auto element) {
-    return format == Fp4Format::nvfp4
-               ? function(element, std::integral_constant<Fp4Format, Fp4Format::nvfp4>{})
-               : function(element, std::integral_constant<Fp4Format, Fp4Format::mxfp4>{});
+    return with_format(format, [&](auto of) { return function(element, of); });
   };
   return x.scalar_type() == ScalarType::Half ? with(__half{}) : with(__nv_bfloat16{});
 }

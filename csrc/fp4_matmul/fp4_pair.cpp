@@ -55,7 +55,7 @@ std::optional<PairResults> forward_together(const at::Tensor& a, const at::Tenso
   if (a.numel() == 0 || b.numel() == 0 || !a.is_contiguous()) return std::nullopt;
   const auto matrix = a.view({-1, a.size(-1)});
   if (!fp4_pair_fits_cuda(matrix, b, format)) return std::nullopt;
-  const auto y = at::empty(with_last(a, b.size(1)), a.options().dtype(dtype));
+  const auto y = at::empty(with_last(a.sizes(), b.size(1)), a.options().dtype(dtype));
   const Part a_part = empty_part(a, format), b_part = empty_part(b.t(), format);
   const auto product = y.view({-1, y.size(-1)});
   if (!fp4_pair_cuda(matrix, b, format, view_of(a_part), view_of(b_part), product)) {

@@ -5,8 +5,8 @@
 
 #include "common/checks.h"
 #include "common/device.h"
+#include "common/last_dimension.h"
 #include "common/register.h"
-#include "common/with_last.h"
 
 namespace my_ops {
 namespace {
@@ -37,13 +37,6 @@ void check_rows(const char* op, const char* name, const at::Tensor& rows) {
 
 at::IntArrayRef leading_sizes(const at::Tensor& x) { return x.sizes().slice(0, x.dim() - 1); }
 
-// All leading dimensions as one: a view where the strides allow it. Not reshape(-1, K), which
-// cannot tell the rows of a matrix without columns.
-at::Tensor flatten_rows(const at::Tensor& x) {
-  if (x.dim() == 2) return x;
-  return x.reshape({c10::multiply_integers(leading_sizes(x)), x.size(-1)});
-}
-
 // A [M, K] times B [K, N] as a tensor of `shape`.
 at::Tensor product(const at::Tensor& A, const at::Tensor& B, at::IntArrayRef shape,
                    std::string_view precision) {
@@ -66,7 +59,7 @@ at::Tensor matmul_forward(const at::Tensor& A, const at::Tensor& B, std::string_
                c10::str("a's last dimension as its first: [", A.size(-1), ", N]"), "shape ",
                B.sizes());
   const OperatorGuard guard(A);
-  return product(flatten_rows(A), B, with_last(A, B.size(1)), precision);
+  return product(flatten_rows(A), B, with_last(A.sizes(), B.size(1)), precision);
 }
 
 at::Tensor matmul_backward_A(const at::Tensor& grad, const at::Tensor& B,
@@ -80,7 +73,7 @@ at::Tensor matmul_backward_A(const at::Tensor& grad, const at::Tensor& B,
                c10::str("b's last dimension as its own: [..., ", B.size(1), "]"), "shape ",
                grad.sizes());
   const OperatorGuard guard(grad);
-  return product(flatten_rows(grad), B.t(), with_last(grad, B.size(0)), precision);
+  return product(flatten_rows(grad), B.t(), with_last(grad.sizes(), B.size(0)), precision);
 }
 
 at::Tensor matmul_backward_B(const at::Tensor& A, const at::Tensor& grad,
