@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
+from my_ops._errors import raise_expected
 from my_ops.ops._function import raw_operator
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -25,9 +26,7 @@ def values(q) -> Tensor:
 
 
 def refuse_data(q, value) -> None:
-    raise RuntimeError(
-        "my_ops.FP4Tensor: data: expected copy_() or torch.utils.swap_tensors(), got an assignment"
-    )
+    raise_expected("FP4Tensor", "data", "copy_() or torch.utils.swap_tensors()", "an assignment")
 
 
 def _share(q):
@@ -65,11 +64,13 @@ def _copy_(q, source, non_blocking=False):
     names = q._tensor_names()
     if q.partial:
         if not _same_amax(q.amax, source.amax):
-            raise RuntimeError(
-                "my_ops.FP4Tensor: copy_: expected the amax of the tensor that these rows are part "
-                "of (by value on the CPU only), got another, which would change its other rows; "
-                "'mxfp4' and two_level=False have none"
+            expected = (
+                "the amax of the tensor that these rows are part of (by value on the CPU only)"
             )
+            got = (
+                "another, which would change its other rows; 'mxfp4' and two_level=False have none"
+            )
+            raise_expected("FP4Tensor", "copy_", expected, got)
         names.remove("amax")
     for name in names:
         getattr(q, name).copy_(getattr(source, name), non_blocking)

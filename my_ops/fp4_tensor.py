@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from my_ops import _fp4_exchange
+from my_ops._errors import raise_expected
 from my_ops._fp4_handlers import DTYPES, HANDLERS, refuse_data, values
 from my_ops._fp4_scales import BLOCK_SIZE, SCALE_DTYPE
 
@@ -143,10 +144,8 @@ class FP4Tensor(Tensor):
         )
 
     def __dlpack__(self, **kwargs):
-        raise RuntimeError(
-            "my_ops.FP4Tensor: __dlpack__: expected a dense tensor, got a quantized one; call "
-            "dequantize() first, or exchange packed and scale_bytes"
-        )
+        got = "a quantized one; call dequantize() first, or exchange packed and scale_bytes"
+        raise_expected("FP4Tensor", "__dlpack__", "a dense tensor", got)
 
     def share_memory_(self) -> FP4Tensor:
         for name in self._tensor_names():
@@ -219,10 +218,9 @@ class FP4Tensor(Tensor):
             held = tree_leaves(given.get(argument.name))
             if argument.alias_info and any(isinstance(value, FP4Tensor) for value in held):
                 does = "writes to" if argument.alias_info.is_write else "is a view of"
-                raise RuntimeError(
-                    f"my_ops.FP4Tensor: {func}: expected a function that takes values or whole "
-                    f"rows, got one that {does} a quantized tensor; call dequantize() first"
-                )
+                expected = "a function that takes values or whole rows"
+                got = f"one that {does} a quantized tensor; call dequantize() first"
+                raise_expected("FP4Tensor", func, expected, got)
         args, kwargs = tree_map_only(FP4Tensor, values, (args, kwargs))
         return func(*args, **kwargs)
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
+from my_ops._errors import expected_message, raise_expected
 from my_ops._fp4_scales import BLOCK_SIZE
-from my_ops.ops._fp4_checks import raise_expected
 
 
 def splits_evenly(K: int, format: str, processes: int) -> bool:
@@ -151,12 +151,12 @@ def _warn_where_gathered(op: str, operand, placements) -> None:
         now.is_shard() and now != then
         for now, then in zip(operand.placements, placements, strict=True)
     ):
-        warnings.warn(
-            f"my_ops.{op}: {operand.name}: expected a sharding that the operator keeps (by rows, "
-            "columns or whole FP4 blocks, and the same in both operands), got "
-            f"{tuple(operand.placements)}: it is gathered in every call",
-            stacklevel=2,
+        expected = (
+            "a sharding that the operator keeps (by rows, columns or whole FP4 blocks, and the "
+            "same in both operands)"
         )
+        got = f"{tuple(operand.placements)}: it is gathered in every call"
+        warnings.warn(expected_message(op, operand.name, expected, got), stacklevel=2)
 
 
 def _dense(shape: list[int]) -> tuple[int, ...]:

@@ -9,11 +9,11 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor, parallel
 from torch.distributed.tensor.placement_types import Placement
 
+from my_ops._errors import raise_expected
 from my_ops._fp4_scales import BLOCK_SIZE
 from my_ops.distributed._operands import splits_evenly
 from my_ops.fp4_tensor import FP4Tensor
 from my_ops.nn import FP4Linear
-from my_ops.ops._fp4_checks import raise_expected
 
 
 def distribute_fp4(

@@ -6,8 +6,8 @@ import torch
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.experimental import register_sharding
 
+from my_ops._errors import raise_expected
 from my_ops.distributed._placements import product, product_over_rows, rows, summed
-from my_ops.ops._fp4_checks import raise_expected
 
 _ops = torch.ops.my_ops
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from my_ops._errors import raise_expected
 from my_ops.nn.fp4_linear import FP4Linear
 from my_ops.nn.rmsnorm import RMSNorm
 
@@ -68,7 +69,7 @@ def patch(
         RuntimeError: for another ``format``.
     """
     if linear not in (None, "fp4"):
-        raise ValueError(f"my_ops.nn.patch: linear: expected None or 'fp4', got {linear!r}")
+        raise_expected("nn.patch", "linear", "None or 'fp4'", repr(linear), ValueError)
     if hasattr(model, "_my_ops_originals"):
         raise ValueError("my_ops.nn.patch: model: expected a model not patched yet (unpatch it)")
     skip = {skip} if isinstance(skip, str) else set(skip)
@@ -118,10 +119,8 @@ def unpatch(model: nn.Module) -> None:
         raise ValueError("my_ops.nn.unpatch: model: expected one that my_ops.nn.patch changed")
     gone = [name for name, original in originals.items() if original is None]
     if gone:
-        raise ValueError(
-            "my_ops.nn.unpatch: model: expected one patched with keep_linears=True, got one "
-            f"without the weights of {', '.join(gone)}"
-        )
+        got = f"one without the weights of {', '.join(gone)}"
+        raise_expected("nn.unpatch", "model", "one patched with keep_linears=True", got, ValueError)
     for name, original in originals.items():
         new = model.get_submodule(name)
         original.train(new.training)

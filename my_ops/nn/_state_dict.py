@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from my_ops._errors import raise_expected
 from my_ops.fp4_tensor import FP4Tensor
 
 _KEY = "my_ops.fp4"
@@ -64,10 +65,8 @@ def unflatten_state_dict(
     for name, described in json.loads((metadata or {}).get(_KEY, "{}")).items():
         missing = {f"{name}.packed", f"{name}.scale_bytes"} - state_dict.keys()
         if missing:
-            raise ValueError(
-                f"my_ops.nn.unflatten_state_dict: tensors: expected {' and '.join(sorted(missing))}"
-                f" of the FP4 tensor '{name}', got none"
-            )
+            expected = f"{' and '.join(sorted(missing))} of the FP4 tensor '{name}'"
+            raise_expected("nn.unflatten_state_dict", "tensors", expected, "none", ValueError)
         packed, scale_bytes, amax = (
             state_dict.pop(f"{name}.{part}", None) for part in ("packed", "scale_bytes", "amax")
         )

@@ -3,8 +3,9 @@
 import torch
 from torch import Tensor
 
+from my_ops._errors import raise_expected
 from my_ops.fp4_tensor import FP4Tensor
-from my_ops.ops._fp4_checks import DTYPE_NAMES, check_format, raise_expected
+from my_ops.ops._fp4_checks import DTYPE_NAMES, check_format
 from my_ops.ops._fp4_training import check_options
 from my_ops.ops.fp4 import fp4_quantize
 from my_ops.ops.fp4_linear import fp4_linear

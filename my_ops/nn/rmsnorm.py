@@ -6,13 +6,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from my_ops._errors import raise_expected
 from my_ops.ops.rmsnorm import rmsnorm
 
 
 def _one_size(dim) -> int:
     sizes = (dim,) if isinstance(dim, numbers.Integral) else tuple(dim)
     if len(sizes) != 1:
-        raise ValueError(f"my_ops.nn.RMSNorm: dim: expected one size, got {sizes}")
+        raise_expected("nn.RMSNorm", "dim", "one size", sizes, ValueError)
     return int(sizes[0])
 
 

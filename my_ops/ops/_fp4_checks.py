@@ -3,12 +3,12 @@
 import numbers
 import operator
 from functools import partial
-from typing import NoReturn
 
 import torch
 import torch.autograd.forward_ad as forward_ad
 from torch import Tensor
 
+from my_ops._errors import raise_expected
 from my_ops._fp4_handlers import DTYPES
 from my_ops.fp4_tensor import BLOCK_SIZE
 from my_ops.ops._function import (
@@ -22,10 +22,6 @@ from my_ops.ops._function import (
 DTYPE_NAMES = {dtype: str(dtype).removeprefix("torch.") for dtype in DTYPES}
 SCALE_MODES = "floor", "rceil", "ceil", "even"
 _FORMATS = "'nvfp4' or 'mxfp4'"
-
-
-def raise_expected(op: str, argument: str, expected: str, got) -> NoReturn:
-    raise RuntimeError(f"my_ops.{op}: {argument}: expected {expected}, got {got}")
 
 
 def check_format(op: str, format) -> None:

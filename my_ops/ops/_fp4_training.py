@@ -12,8 +12,9 @@ element of a block is cut off (in NVFP4, whose block scales round to the nearest
 import torch
 from torch import Tensor
 
+from my_ops._errors import raise_expected
 from my_ops.fp4_tensor import FP4Tensor
-from my_ops.ops._fp4_checks import blocks, check_x, raise_expected, signed_seed
+from my_ops.ops._fp4_checks import blocks, check_x, signed_seed
 from my_ops.ops._fp4_factor import (
     PackedFactor,
     quantized,

@@ -7,6 +7,7 @@ import torch.autograd.forward_ad as forward_ad
 from torch import Tensor
 
 from my_ops import _C
+from my_ops._errors import expected_message
 
 _dynamo_is_tracing = torch.compiler.is_dynamo_compiling
 
@@ -44,9 +45,8 @@ def check_dense_layout(op: str, argument: str, tensor: Tensor) -> None:
     nested, quantized = tensor.is_nested, tensor.is_quantized
     kind = "nested" if nested else "quantized" if quantized else tensor.layout
     if kind != torch.strided:
-        raise RuntimeError(
-            f"my_ops.{op}: {argument}: expected a dense tensor, got one that is {kind}"
-        ) from None
+        message = expected_message(op, argument, "a dense tensor", f"one that is {kind}")
+        raise RuntimeError(message) from None
 
 
 transforms_are_active = torch._C._are_functorch_transforms_active
@@ -152,7 +152,7 @@ def distinct(*args):
 def check(condition, op: str, argument: str, expected: str, got) -> None:
     """For a fake: raises what the C++ operator would. Symbolic sizes are checked when they run."""
     if condition is not True:
-        torch._check(condition, lambda: f"my_ops.{op}: {argument}: expected {expected}, got {got}")
+        torch._check(condition, lambda: expected_message(op, argument, expected, got))
 
 
 def check_device(op: str, argument: str, tensor: Tensor, like_name: str, like: Tensor) -> None:

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from my_ops._errors import raise_expected
 from my_ops._fp4_scales import scaled_magnitudes
 from my_ops.fp4_tensor import BLOCK_SIZE, FP4Tensor
 from my_ops.ops._fp4_checks import (
@@ -17,7 +18,6 @@ from my_ops.ops._fp4_checks import (
     check_x,
     given_amax,
     is_first_axis,
-    raise_expected,
     signed_seed,
 )
 from my_ops.ops._function import check, fast_apply, needs_function, raw_operator
@@ -108,7 +108,7 @@ def fp4_dequantize(q: FP4Tensor, dtype: torch.dtype | None = None) -> Tensor:
     The gradient passes unchanged.
     """
     if not isinstance(q, FP4Tensor):
-        raise RuntimeError(f"my_ops.fp4_dequantize: q: expected an FP4Tensor, got {type(q)}")
+        raise_expected("fp4_dequantize", "q", "an FP4Tensor", type(q).__name__)
     if q.transposed:
         return fp4_dequantize(q.mT, dtype).mT  # type: ignore[arg-type]
     if dtype is None:
@@ -128,10 +128,9 @@ def _refuse_transforms(x, amax) -> None:
         got = "one inside that needs a gradient"
     else:
         return
-    raise RuntimeError(
-        "my_ops.fp4_quantize: x: expected a tensor outside of torch.func transforms, which do "
-        f"not carry an FP4Tensor, got {got}; my_ops.fp4_matmul(x, ...) works there"
-    )
+    expected = "a tensor outside of torch.func transforms, which do not carry an FP4Tensor"
+    got += "; my_ops.fp4_matmul(x, ...) works there"
+    raise_expected("fp4_quantize", "x", expected, got)
 
 
 def _is_transformed(*values) -> bool:

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from my_ops._errors import raise_expected
 from my_ops.fp4_tensor import FP4Tensor
 from my_ops.ops._fp4_checks import (
     DTYPE_NAMES,
@@ -14,7 +15,6 @@ from my_ops.ops._fp4_checks import (
     check_packed,
     check_shape,
     check_tensor,
-    raise_expected,
 )
 from my_ops.ops._fp4_factor import PackedFactor, packed, save_factors, saved_factors
 from my_ops.ops._fp4_first_order import first_order

@@ -5,8 +5,8 @@ import numbers
 import torch
 from torch import Tensor
 
+from my_ops._errors import raise_expected
 from my_ops.fp4_tensor import FP4Tensor
-from my_ops.ops._fp4_checks import raise_expected
 
 _DTYPES = (torch.uint8, torch.float8_e4m3fn, torch.float8_e8m0fnu)
 

@@ -9,6 +9,7 @@ below are each other's derivatives and can be differentiated as often as one lik
 import torch
 from torch import Tensor
 
+from my_ops._errors import raise_expected
 from my_ops.ops._function import (
     autocast_dtype,
     check,
@@ -72,10 +73,8 @@ def matmul(
     if backward_precision is None:
         backward_precision = precision
     elif not isinstance(backward_precision, str) or backward_precision not in PRECISIONS:
-        raise RuntimeError(
-            'my_ops.matmul: backward_precision: expected "ieee", "bf16x6", "fp16x3", "tf32" or '
-            f'None, got "{backward_precision}"'
-        )
+        expected = '"ieee", "bf16x6", "fp16x3", "tf32" or None'
+        raise_expected("matmul", "backward_precision", expected, f'"{backward_precision}"')
     a, b = _widened(a), _widened(b)
     if needs_function(a, b):
         return MatmulFn.apply(*distinct(a, b), precision, backward_precision)

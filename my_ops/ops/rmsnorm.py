@@ -7,6 +7,7 @@ derivatives are in csrc/rmsnorm/rmsnorm_autograd.cpp.
 import torch
 from torch import Tensor
 
+from my_ops._errors import raise_expected
 from my_ops.ops._function import check_like, raw_operator, refuse_forward_mode
 from my_ops.ops._rmsnorm_backward import check_operands, gradients, register_row_vmap
 
@@ -104,9 +105,9 @@ def _options(op, cast_order, out_dtype):
     if named and cast_order == "torch" and out_dtype is None:
         return False, None
     if not named or cast_order not in _ROUND_BEFORE_WEIGHT:
-        raise ValueError(f"my_ops.{op}: cast_order: expected 'torch' or 'hf', got {cast_order!r}")
+        raise_expected(op, "cast_order", "'torch' or 'hf'", repr(cast_order), ValueError)
     if out_dtype is not None and not isinstance(out_dtype, torch.dtype):
-        raise TypeError(f"my_ops.{op}: out_dtype: expected a torch.dtype, got {out_dtype!r}")
+        raise_expected(op, "out_dtype", "a torch.dtype", repr(out_dtype), TypeError)
     name = None if out_dtype is None else _DTYPE_NAMES.get(out_dtype) or str(out_dtype)
     return _ROUND_BEFORE_WEIGHT[cast_order], name
 
