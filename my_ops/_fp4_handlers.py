@@ -8,20 +8,23 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
+from my_ops._dense import DTYPE_NAMES, FP4_DTYPES
 from my_ops._errors import raise_expected
 from my_ops.ops._function import raw_operator
-
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 _aten = torch.ops.aten
 _dequantize = raw_operator("fp4_dequantize")
 _linear = raw_operator("fp4_linear_forward")
 
 
-def values(q) -> Tensor:
-    """The values, below autograd."""
-    dtype = str(q.dtype).removeprefix("torch.")
-    x = _dequantize(q.packed, q.scale_bytes, q.amax, q.K, q.format, dtype)
+def values(q, dtype: torch.dtype | None = None, K: int | None = None) -> Tensor:
+    """The values in `dtype`, or q's own, below autograd.
+
+    K: q.K, where the caller has it: a Function gets it as an argument, since Dynamo cannot read q's
+    symbolic shape in there.
+    """
+    K = q.K if K is None else K
+    x = _dequantize(q.packed, q.scale_bytes, q.amax, K, q.format, DTYPE_NAMES[dtype or q.dtype])
     return x.mT if q.transposed else x
 
 
@@ -47,7 +50,7 @@ def _empty_like(q, dtype=None, layout=None, device=None, pin_memory=None, memory
 
 
 def _to_copy(q, dtype=None, memory_format=None, **options):
-    if dtype not in (None, *DTYPES):
+    if dtype not in (None, *FP4_DTYPES):
         return NotImplemented
     return q._map(lambda t: _aten._to_copy(t, **options), dtype=dtype or q.dtype)
 
@@ -146,7 +149,7 @@ def _is_quantized(tensor):
 
 def _mm(x, q, bias=None):
     """x @ q from the packed bytes: what F.linear and x @ w.t() come to, and their gradients."""
-    if _is_quantized(x) or not _is_quantized(q) or x.dtype not in DTYPES:
+    if _is_quantized(x) or not _is_quantized(q) or x.dtype not in FP4_DTYPES:
         return NotImplemented
     if x.dim() != 2 or q.dim() != 2 or x.shape[1] != q.shape[0]:
         return NotImplemented  # torch says so

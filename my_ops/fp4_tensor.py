@@ -11,11 +11,10 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from my_ops import _fp4_exchange
+from my_ops._dense import DTYPE_NAMES, FP4_DTYPES, dense_strides
 from my_ops._errors import raise_expected
-from my_ops._fp4_handlers import DTYPES, HANDLERS, refuse_data, values
+from my_ops._fp4_handlers import HANDLERS, refuse_data, values
 from my_ops._fp4_scales import BLOCK_SIZE, SCALE_DTYPE
-
-__all__ = ["BLOCK_SIZE", "DTYPES", "FP4Tensor"]
 
 _SetExcluded = torch._C._SetExcludeDispatchKeyGuard
 _ADInplaceOrView = torch._C.DispatchKey.ADInplaceOrView
@@ -58,7 +57,7 @@ class FP4Tensor(Tensor):
 
     @staticmethod
     def __new__(cls, packed, scale_bytes, amax, format, K, dtype, transposed=False, partial=False):
-        if format not in BLOCK_SIZE or dtype not in DTYPES or not isinstance(packed, Tensor):
+        if format not in BLOCK_SIZE or dtype not in FP4_DTYPES or not isinstance(packed, Tensor):
             raise RuntimeError(
                 "my_ops.FP4Tensor: expected a tensor packed, 'nvfp4' or 'mxfp4' as the format and "
                 "float32, float16 or bfloat16 as the dtype, got "
@@ -67,11 +66,8 @@ class FP4Tensor(Tensor):
         shape = [*packed.shape[:-1], K]
         strides = None  # of a dense tensor
         if transposed:
-            strides = [1] * len(shape)
-            for d in range(len(shape) - 2, -1, -1):
-                strides[d] = strides[d + 1] * shape[d + 1]
-            shape[-2:] = shape[:-3:-1]
-            strides[-2:] = strides[:-3:-1]
+            strides = dense_strides(shape)
+            shape[-2:], strides[-2:] = shape[:-3:-1], strides[:-3:-1]
         return torch.Tensor._make_wrapper_subclass(
             cls, shape, strides=strides, dtype=dtype, device=packed.device, requires_grad=False
         )
@@ -182,9 +178,9 @@ class FP4Tensor(Tensor):
         return self._replace(**held, **changes, partial=False)
 
     def __reduce_ex__(self, protocol):
-        dtype = str(self.dtype).removeprefix("torch.")
         parameter = isinstance(self, torch.nn.Parameter)
-        state = self.packed, self.scale_bytes, self.amax, self.format, self.K, dtype
+        name = DTYPE_NAMES[self.dtype]
+        state = self.packed, self.scale_bytes, self.amax, self.format, self.K, name
         flags = self.transposed, parameter, self.requires_grad, self.partial
         return _rebuild_fp4_tensor, (*state, *flags)
 

@@ -294,12 +294,13 @@ def test_errors(device):
         "eps: expected None or a number that is not negative, got -1"
     )
     assert "eps" in message(rmsnorm, x, weight, float("nan"))
-    assert message(rmsnorm, x, out_dtype=torch.int32).endswith(
-        "out_dtype: expected float16, bfloat16 or float32, got torch.int32"
-    )
-    assert message(rmsnorm, x.double(), out_dtype=torch.float32).endswith(
-        "out_dtype: expected float64 for a float64 x, got float32"
-    )
+    for y in x, x.to("meta"):
+        assert message(rmsnorm, y, out_dtype=torch.int32).endswith(
+            "out_dtype: expected float16, bfloat16 or float32, got int32"
+        )
+        assert message(rmsnorm, y.double(), out_dtype=torch.float32).endswith(
+            "out_dtype: expected float64 for a float64 x, got float32"
+        )
     assert message(rmsnorm, x, cast_order="gemma", error=ValueError) == (
         "my_ops.rmsnorm: cast_order: expected 'torch' or 'hf', got 'gemma'"
     )

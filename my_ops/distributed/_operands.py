@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
+from my_ops._dense import dense_strides
 from my_ops._errors import expected_message, raise_expected
 from my_ops._fp4_scales import BLOCK_SIZE
 
@@ -111,7 +112,12 @@ def call(op: str, function, operands: list, options: list, shapes: list[list[int
     placements = [option[0] for option in chosen]
     wrapped = [
         DTensor.from_local(
-            result, mesh, placements, run_check=False, shape=torch.Size(shape), stride=_dense(shape)
+            result,
+            mesh,
+            placements,
+            run_check=False,
+            shape=torch.Size(shape),
+            stride=tuple(dense_strides(shape)),
         )
         for result, shape in zip(results, shapes, strict=True)
     ]
@@ -157,11 +163,3 @@ def _warn_where_gathered(op: str, operand, placements) -> None:
         )
         got = f"{tuple(operand.placements)}: it is gathered in every call"
         warnings.warn(expected_message(op, operand.name, expected, got), stacklevel=2)
-
-
-def _dense(shape: list[int]) -> tuple[int, ...]:
-    """The strides of a dense tensor."""
-    strides = [1] * len(shape)
-    for d in range(len(shape) - 2, -1, -1):
-        strides[d] = strides[d + 1] * shape[d + 1]
-    return tuple(strides)

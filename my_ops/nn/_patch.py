@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from my_ops._dense import FP4_DTYPES
 from my_ops._errors import raise_expected
 from my_ops.nn.fp4_linear import FP4Linear
 from my_ops.nn.rmsnorm import RMSNorm
@@ -147,7 +148,7 @@ def _shared_weights(model: nn.Module) -> set[nn.Parameter]:
 
 
 def _fp4_linear(linear: nn.Linear, format: str) -> FP4Linear | str:
-    if linear.weight.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+    if linear.weight.dtype not in FP4_DTYPES:
         return f"its weight is {linear.weight.dtype}"
     return FP4Linear.from_linear(linear, format)
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from my_ops._dense import DTYPE_NAMES
 from my_ops._errors import raise_expected
 from my_ops.fp4_tensor import FP4Tensor
 
@@ -35,7 +36,7 @@ def flatten_state_dict(
             described[name] = {
                 "format": tensor.format,
                 "K": tensor.K,
-                "dtype": str(tensor.dtype).removeprefix("torch."),
+                "dtype": DTYPE_NAMES[tensor.dtype],
                 "transposed": tensor.transposed,
             }
             for part in ("packed", "scale_bytes", "amax"):

@@ -3,9 +3,10 @@
 import torch
 from torch import Tensor
 
+from my_ops._dense import FP4_DTYPES
 from my_ops._errors import raise_expected
 from my_ops.fp4_tensor import FP4Tensor
-from my_ops.ops._fp4_checks import DTYPE_NAMES, check_format
+from my_ops.ops._fp4_checks import check_format
 from my_ops.ops._fp4_training import check_options
 from my_ops.ops.fp4 import fp4_quantize
 from my_ops.ops.fp4_linear import fp4_linear
@@ -92,7 +93,7 @@ class FP4Linear(torch.nn.Module):
         if not isinstance(linear, torch.nn.Linear):
             raise_expected("nn.FP4Linear", "linear", "a torch.nn.Linear", type(linear).__name__)
         dtype = linear.weight.dtype
-        if dtype not in DTYPE_NAMES:
+        if dtype not in FP4_DTYPES:
             raise_expected("nn.FP4Linear", "dtype", "float32, float16 or bfloat16", dtype)
         if not trainable and backward != "exact":
             raise_expected(op, "backward", "'exact' without trainable=True", repr(backward))

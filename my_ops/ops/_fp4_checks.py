@@ -8,9 +8,9 @@ import torch
 import torch.autograd.forward_ad as forward_ad
 from torch import Tensor
 
+from my_ops._dense import DTYPE_NAMES, FP4_DTYPES
 from my_ops._errors import raise_expected
-from my_ops._fp4_handlers import DTYPES
-from my_ops.fp4_tensor import BLOCK_SIZE
+from my_ops._fp4_scales import BLOCK_SIZE
 from my_ops.ops._function import (
     check,
     check_dense_layout,
@@ -19,7 +19,6 @@ from my_ops.ops._function import (
     forward_mode_is_active,
 )
 
-DTYPE_NAMES = {dtype: str(dtype).removeprefix("torch.") for dtype in DTYPES}
 SCALE_MODES = "floor", "rceil", "ceil", "even"
 _FORMATS = "'nvfp4' or 'mxfp4'"
 
@@ -32,7 +31,7 @@ def check_format(op: str, format) -> None:
 def check_tensor(op: str, argument: str, x) -> None:
     if not isinstance(x, Tensor):
         raise_expected(op, argument, "a tensor", type(x).__name__)
-    if x.dtype not in DTYPES or x.layout != torch.strided or x.is_nested:
+    if x.dtype not in FP4_DTYPES or x.layout != torch.strided or x.is_nested:
         check_dense_layout(op, argument, x)
         raise_expected(op, argument, "float32, float16 or bfloat16", x.dtype)
 
@@ -102,18 +101,22 @@ def check_name(op: str, argument: str, name: str, names) -> None:
     check(name in names, op, argument, f"{', '.join(first)} or {last}", f"'{name}'")
 
 
+def check_dtype_name(op: str, name: str) -> None:
+    check_name(op, "dtype", name, [DTYPE_NAMES[dtype] for dtype in FP4_DTYPES])
+
+
 def check_shape(op: str, argument: str, tensor: Tensor, shape) -> None:
     check_sizes(op, argument, list(tensor.shape), shape, f"the shape {list(shape)}")
 
 
 def check_x(op: str, x: Tensor) -> None:
-    check(x.dtype in DTYPES, op, "x", "float32, float16 or bfloat16", x.dtype)
+    check(x.dtype in FP4_DTYPES, op, "x", "float32, float16 or bfloat16", x.dtype)
     check(x.dim() > 0, op, "x", "at least one dimension", "a tensor without dimensions")
 
 
 def check_dense(op: str, argument: str, x: Tensor, like_name: str, like: Tensor) -> None:
     check_device(op, argument, x, like_name, like)
-    check(x.dtype in DTYPES, op, argument, "float32, float16 or bfloat16", x.dtype)
+    check(x.dtype in FP4_DTYPES, op, argument, "float32, float16 or bfloat16", x.dtype)
 
 
 def check_amax(op, argument, amax, format, like_name, like) -> None:

@@ -5,8 +5,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from my_ops._dense import DTYPE_NAMES
 from my_ops.fp4_tensor import FP4Tensor
-from my_ops.ops._fp4_checks import DTYPE_NAMES
 from my_ops.ops._function import raw_operator, transforms_are_active
 
 _amax = raw_operator("fp4_amax")

@@ -7,10 +7,10 @@ from torch.nn import Parameter
 
 from my_ops._fp4_scales import BLOCK_SIZE
 from my_ops.ops._fp4_checks import (
-    DTYPE_NAMES,
     blocks,
     check_columns,
     check_dense,
+    check_dtype_name,
     check_matrix,
     check_name,
     check_packed,
@@ -32,7 +32,7 @@ def is_pair(a: Tensor, b: Tensor) -> bool:
 def _(a, b, format, dtype):
     op = "fp4_matmul"
     check_name(op, "format", format, BLOCK_SIZE)
-    check_name(op, "dtype", dtype, DTYPE_NAMES.values())
+    check_dtype_name(op, dtype)
     check_dense(op, "a", a, "a", a)
     check_dense(op, "b", b, "a", a)
     check(a.dim() > 0, op, "a", "at least one dimension", "a tensor without dimensions")
@@ -58,7 +58,7 @@ def _(
 ):  # fmt: skip
     op = "fp4_matmul_pair_backward"
     for dtype in a_dtype, b_dtype:
-        check_name(op, "dtype", dtype, DTYPE_NAMES.values())
+        check_dtype_name(op, dtype)
     check_dense(op, "grad", grad, "b_packed", b_packed)
     check_matrix(op, "b_", b_packed, b_scale, b_amax, b_shape, b_transposed, format)
     check_columns(op, "grad", grad, "b", b_shape[1])

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from my_ops._errors import raise_expected
+from my_ops._fp4_handlers import values
 from my_ops.fp4_tensor import FP4Tensor
 from my_ops.ops._fp4_checks import blocks, check_x, signed_seed
 from my_ops.ops._fp4_factor import (
@@ -29,7 +30,6 @@ from my_ops.ops._function import check, distinct, fast_apply, needs_function, ra
 from my_ops.ops.fp4 import quantize_fake
 
 _forward = raw_operator("fp4_matmul_forward")
-_dequantize = raw_operator("fp4_dequantize")
 _hadamard = raw_operator("fp4_hadamard")
 _quantize = raw_operator("fp4_quantize")
 
@@ -151,10 +151,7 @@ def _transformed(x: Tensor, format: str) -> tuple[Tensor, Tensor | None]:
 
 
 def _values(x: Tensor) -> Tensor:
-    if not isinstance(x, FP4Tensor):
-        return without_gradient(x)
-    values = _dequantize(x.packed, x.scale_bytes, x.amax, x.K, x.format, "float32")
-    return values.mT if x.transposed else values
+    return values(x, torch.float32) if isinstance(x, FP4Tensor) else without_gradient(x)
 
 
 def _scale_mode(format: str) -> str:

@@ -4,13 +4,14 @@ import torch
 from torch import Tensor
 
 from my_ops._errors import raise_expected
-from my_ops._fp4_scales import scaled_magnitudes
-from my_ops.fp4_tensor import BLOCK_SIZE, FP4Tensor
+from my_ops._fp4_handlers import values
+from my_ops._fp4_scales import BLOCK_SIZE, scaled_magnitudes
+from my_ops.fp4_tensor import FP4Tensor
 from my_ops.ops._fp4_checks import (
-    DTYPE_NAMES,
     SCALE_MODES,
     blocks,
     check_amax,
+    check_dtype_name,
     check_format,
     check_name,
     check_packed,
@@ -24,7 +25,6 @@ from my_ops.ops._function import check, fast_apply, needs_function, raw_operator
 
 _quantize = raw_operator("fp4_quantize")
 _quantize_two_level = raw_operator("fp4_quantize_two_level")
-_dequantize = raw_operator("fp4_dequantize")
 
 
 def fp4_quantize(
@@ -117,8 +117,7 @@ def fp4_dequantize(q: FP4Tensor, dtype: torch.dtype | None = None) -> Tensor:
         raise_expected("fp4_dequantize", "dtype", "a torch.dtype or None", repr(dtype))
     # Not needs_function: an FP4Tensor is never what a torch.func transform differentiates or maps.
     needed = torch.is_grad_enabled() and q.requires_grad
-    dequantized = FP4DequantizeFunction.apply if needed else _dequantized
-    return dequantized(q, q.K, dtype)
+    return (FP4DequantizeFunction.apply if needed else values)(q, dtype, q.K)
 
 
 def _refuse_transforms(x, amax) -> None:
@@ -149,11 +148,6 @@ def _quantized(x, amax, format, two_level, scale_mode, rounding, seed, block2d):
     else:
         parts = *_quantize(x, amax, format, scale_mode, rounding, seed, block2d), amax
     return FP4Tensor(*parts, format, x.shape[-1], x.dtype)
-
-
-def _dequantized(q, K, dtype):
-    name = str(dtype).removeprefix("torch.")
-    return _dequantize(q.packed, q.scale_bytes, q.amax, K, q.format, name)
 
 
 @fast_apply
@@ -192,9 +186,7 @@ _FUNCTIONS = {"plain": FP4QuantizeFunction, "clipped": FP4ClippedQuantizeFunctio
 
 @fast_apply
 class FP4DequantizeFunction(torch.autograd.Function):
-    @staticmethod
-    def forward(q, K, dtype):  # K is an argument: Dynamo cannot read q's symbolic shape in here
-        return _dequantized(q, K, dtype)
+    forward = staticmethod(values)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -239,7 +231,7 @@ def _(x, scale_mode, rounding, seed, block2d=False):
 
 @torch.library.register_fake("my_ops::fp4_dequantize")
 def _(packed, scale, amax, K, format, dtype):
-    check_name("fp4_dequantize", "dtype", dtype, DTYPE_NAMES.values())
+    check_dtype_name("fp4_dequantize", dtype)
     shape = *packed.shape[:-1], K
     check_packed("fp4_dequantize", "", packed, scale, amax, shape, False, format)
     return packed.new_empty(shape, dtype=getattr(torch, dtype))

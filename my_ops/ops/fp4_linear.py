@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
+from my_ops._dense import DTYPE_NAMES, FP4_DTYPES
 from my_ops._errors import raise_expected
 from my_ops.fp4_tensor import FP4Tensor
 from my_ops.ops._fp4_checks import (
-    DTYPE_NAMES,
     check_columns,
     check_dense,
     check_matrix,
@@ -76,7 +76,7 @@ def fp4_linear(
 def _check_as_the_operator(x, weight: PackedFactor, bias, dtype) -> None:
     """What the operator of fp4_linear checks, before another one takes its place."""
     op = "fp4_linear"
-    if not isinstance(dtype, torch.dtype) or dtype not in DTYPE_NAMES:
+    if not isinstance(dtype, torch.dtype) or dtype not in FP4_DTYPES:
         raise_expected(op, "out_dtype", "float32, float16 or bfloat16", dtype)
     check_columns(op, "x", x, "weight", weight.shape[1])
     if bias is not None:

@@ -3,15 +3,15 @@
 import torch
 from torch import Tensor
 
+from my_ops._dense import DTYPE_NAMES, FP4_DTYPES
 from my_ops._errors import raise_expected
 from my_ops.fp4_tensor import FP4Tensor
 from my_ops.ops._fp4_checks import (
-    DTYPE_NAMES,
     check_columns,
     check_dense,
+    check_dtype_name,
     check_format,
     check_matrix,
-    check_name,
     check_packed,
     check_shape,
     check_tensor,
@@ -98,7 +98,7 @@ def fp4_matmul(
         a = a.to(cast)
     if out_dtype is None:
         dtype = DTYPE_NAMES[a.dtype]
-    elif isinstance(out_dtype, torch.dtype) and out_dtype in DTYPE_NAMES:
+    elif isinstance(out_dtype, torch.dtype) and out_dtype in FP4_DTYPES:
         dtype = DTYPE_NAMES[out_dtype]
     else:
         raise_expected("fp4_matmul", "out_dtype", "float32, float16 or bfloat16", out_dtype)
@@ -212,7 +212,7 @@ def _(
     b_packed, b_scale, b_amax, b_shape, b_transposed, format, dtype,
 ):  # fmt: skip
     op = "fp4_matmul"
-    check_name(op, "dtype", dtype, DTYPE_NAMES.values())
+    check_dtype_name(op, dtype)
     check_device(op, "b_packed", b_packed, "a_packed", a_packed)
     check_packed(op, "a_", a_packed, a_scale, a_amax, a_shape, a_transposed, format)
     check_matrix(op, "b_", b_packed, b_scale, b_amax, b_shape, b_transposed, format)
@@ -224,7 +224,7 @@ def _(
 @torch.library.register_fake("my_ops::fp4_matmul_backward_A")
 def _(grad, b_packed, b_scale, b_amax, b_shape, b_transposed, format, dtype):
     op = "fp4_matmul_backward_A"
-    check_name(op, "dtype", dtype, DTYPE_NAMES.values())
+    check_dtype_name(op, dtype)
     check_dense(op, "grad", grad, "b_packed", b_packed)
     check_matrix(op, "b_", b_packed, b_scale, b_amax, b_shape, b_transposed, format)
     check_columns(op, "grad", grad, "b", b_shape[1])
@@ -234,7 +234,7 @@ def _(grad, b_packed, b_scale, b_amax, b_shape, b_transposed, format, dtype):
 @torch.library.register_fake("my_ops::fp4_matmul_backward_B")
 def _(a_packed, a_scale, a_amax, a_shape, a_transposed, grad, format, dtype):
     op = "fp4_matmul_backward_B"
-    check_name(op, "dtype", dtype, DTYPE_NAMES.values())
+    check_dtype_name(op, dtype)
     check_dense(op, "grad", grad, "a_packed", a_packed)
     check_packed(op, "a_", a_packed, a_scale, a_amax, a_shape, a_transposed, format)
     check_shape(op, "grad", grad, (*a_shape[:-1], *grad.shape[-1:]))

@@ -26,7 +26,6 @@ _forward = raw_operator("matmul_forward")
 _backward_A = raw_operator("matmul_backward_A")
 _backward_B = raw_operator("matmul_backward_B")
 
-
 PRECISIONS = ("ieee", "bf16x6", "fp16x3", "tf32")
 
 
@@ -176,8 +175,7 @@ class MatmulBackwardBFn(torch.autograd.Function):
 
 
 def _check_operands(op, first_name, first, second_name, second, precision):
-    names = ("ieee", "bf16x6", "fp16x3", "tf32")
-    check(precision in names, op, "precision", f"one of {names}", repr(precision))
+    check(precision in PRECISIONS, op, "precision", f"one of {PRECISIONS}", repr(precision))
     check_like(op, second_name, second, first_name, first, shape=False)
     supported = first.dtype in (torch.float32, torch.float64)
     check(supported, op, first_name, "dtype float32 or float64", first.dtype)

@@ -7,22 +7,15 @@ derivatives are in csrc/rmsnorm/rmsnorm_autograd.cpp.
 import torch
 from torch import Tensor
 
+from my_ops._dense import DTYPE_NAMES
 from my_ops._errors import raise_expected
-from my_ops.ops._function import check_like, raw_operator, refuse_forward_mode
+from my_ops.ops._function import check, check_like, raw_operator, refuse_forward_mode
 from my_ops.ops._rmsnorm_backward import check_operands, gradients, register_row_vmap
 
 _forward = raw_operator("rmsnorm_forward")
 _add_forward = raw_operator("add_rmsnorm_forward")
 
 _ROUND_BEFORE_WEIGHT = {"torch": False, "hf": True}
-# The operators take the dtype by name: AOTInductor of torch 2.11 passes float32 on as float64.
-_DTYPE_NAMES = {
-    torch.float16: "float16",
-    torch.bfloat16: "bfloat16",
-    torch.float32: "float32",
-    torch.float64: "float64",
-}
-_DTYPES = {name: dtype for dtype, name in _DTYPE_NAMES.items()}
 
 
 def rmsnorm(
@@ -108,21 +101,33 @@ def _options(op, cast_order, out_dtype):
         raise_expected(op, "cast_order", "'torch' or 'hf'", repr(cast_order), ValueError)
     if out_dtype is not None and not isinstance(out_dtype, torch.dtype):
         raise_expected(op, "out_dtype", "a torch.dtype", repr(out_dtype), TypeError)
-    name = None if out_dtype is None else _DTYPE_NAMES.get(out_dtype) or str(out_dtype)
+    name = None if out_dtype is None else DTYPE_NAMES[out_dtype]
     return _ROUND_BEFORE_WEIGHT[cast_order], name
+
+
+def _dtype_named(op, name, x):
+    """For a fake: the dtype of y."""
+    if name is None:
+        return x.dtype
+    wide = x.dtype == torch.float64
+    expected = "float64 for a float64 x" if wide else "float16, bfloat16 or float32"
+    names = ("float64",) if wide else ("float16", "bfloat16", "float32")
+    check(name in names, op, "out_dtype", expected, name)
+    return getattr(torch, name)
 
 
 @torch.library.register_fake("my_ops::rmsnorm_forward")
 def _(x, weight, eps, weight_offset, round_before_weight, out_dtype):
     check_operands("rmsnorm", x, weight)
-    return x.new_empty(x.shape, dtype=_DTYPES.get(out_dtype, x.dtype))
+    return x.new_empty(x.shape, dtype=_dtype_named("rmsnorm", out_dtype, x))
 
 
 @torch.library.register_fake("my_ops::add_rmsnorm_forward")
 def _(x, residual, weight, eps, weight_offset, round_before_weight, out_dtype):
     check_operands("add_rmsnorm", x, weight)
     check_like("add_rmsnorm", "residual", residual, "x", x)
-    return x.new_empty(x.shape, dtype=_DTYPES.get(out_dtype, x.dtype)), x.new_empty(x.shape)
+    dtype = _dtype_named("add_rmsnorm", out_dtype, x)
+    return x.new_empty(x.shape, dtype=dtype), x.new_empty(x.shape)
 
 
 register_row_vmap("rmsnorm_forward", row_arguments=1)
