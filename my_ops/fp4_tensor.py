@@ -57,12 +57,12 @@ class FP4Tensor(Tensor):
 
     @staticmethod
     def __new__(cls, packed, scale_bytes, amax, format, K, dtype, transposed=False, partial=False):
-        if format not in BLOCK_SIZE or dtype not in FP4_DTYPES or not isinstance(packed, Tensor):
-            raise RuntimeError(
-                "my_ops.FP4Tensor: expected a tensor packed, 'nvfp4' or 'mxfp4' as the format and "
-                "float32, float16 or bfloat16 as the dtype, got "
-                f"{type(packed).__name__}, {format!r} and {dtype}"
-            )
+        if not isinstance(packed, Tensor):
+            raise_expected("FP4Tensor", "packed", "a tensor", type(packed).__name__)
+        if format not in BLOCK_SIZE:
+            raise_expected("FP4Tensor", "format", "'nvfp4' or 'mxfp4'", repr(format))
+        if dtype not in FP4_DTYPES:
+            raise_expected("FP4Tensor", "dtype", "float32, float16 or bfloat16", dtype)
         shape = [*packed.shape[:-1], K]
         strides = None  # of a dense tensor
         if transposed:

@@ -222,12 +222,18 @@ def test_amax(x):
 
 def test_tensor_of_parts_that_no_format_has(q):
     parts = q.packed, q.scale_bytes, q.amax
-    for arguments in (
-        (*parts, "fp4", 8, torch.float32),
-        (*parts, "nvfp4", 8, torch.int32),
-        (None, *parts[1:], "nvfp4", 8, torch.float32),
+    for arguments, expected in (
+        ((*parts, "fp4", 8, torch.float32), "format: expected 'nvfp4' or 'mxfp4', got 'fp4'"),
+        (
+            (*parts, "nvfp4", 8, torch.int32),
+            "dtype: expected float32, float16 or bfloat16, got torch.int32",
+        ),
+        (
+            (None, *parts[1:], "nvfp4", 8, torch.float32),
+            "packed: expected a tensor, got NoneType",
+        ),
     ):
-        assert message(my_ops.FP4Tensor, *arguments).startswith("my_ops.FP4Tensor: expected")
+        assert message(my_ops.FP4Tensor, *arguments) == f"my_ops.FP4Tensor: {expected}"
 
 
 def test_module_errors(x):
