@@ -242,7 +242,7 @@ def test_module_errors(x):
     with torch.autocast(x.device.type, dtype=torch.bfloat16):
         assert message(layer, x.int()).startswith("my_ops.fp4_linear: x: expected float32")
     for linear in (torch.nn.Conv1d(3, 4, 1), None):
-        expected = "my_ops.nn.FP4Linear: linear: expected a torch.nn.Linear, got"
+        expected = "my_ops.nn.FP4Linear.from_linear: linear: expected a torch.nn.Linear, got"
         assert message(FP4Linear.from_linear, linear).startswith(expected)
     assert message(lambda: FP4Linear(8, 5, dtype=torch.float64)) == (
         "my_ops.nn.FP4Linear: dtype: expected float32, float16 or bfloat16, got torch.float64"

@@ -101,7 +101,8 @@ def test_errors(device):
         ((x.double(),), {}, name + "x: expected float32, float16 or bfloat16"),
         ((x, None, -1.0), {"two_level": False}, name + "eps: expected None or a number"),
         ((x, None, 1e-6, "fp4"), {}, name + "format: expected 'nvfp4' or 'mxfp4'"),
-        ((x, None, 1e-6, "mxfp4"), {"amax": 1.0}, "amax: expected None"),
+        ((x, None, 1e-6, "mxfp4"), {"amax": 1.0}, name + "amax: expected None"),
+        ((x,), {"amax": -1}, name + "amax: expected a number from 0 on, got -1"),
         ((x, None, 1e-6, "mxfp4"), {"scale_mode": "up"}, name + "scale_mode: expected 'floor'"),
     ):
         with pytest.raises(RuntimeError, match=message):

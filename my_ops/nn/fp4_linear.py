@@ -91,10 +91,10 @@ class FP4Linear(torch.nn.Module):
 
     def _take(self, op, linear, format, trainable, backward, block2d, rht) -> None:
         if not isinstance(linear, torch.nn.Linear):
-            raise_expected("nn.FP4Linear", "linear", "a torch.nn.Linear", type(linear).__name__)
+            raise_expected(op, "linear", "a torch.nn.Linear", type(linear).__name__)
         dtype = linear.weight.dtype
         if dtype not in FP4_DTYPES:
-            raise_expected("nn.FP4Linear", "dtype", "float32, float16 or bfloat16", dtype)
+            raise_expected(op, "dtype", "float32, float16 or bfloat16", dtype)
         if not trainable and backward != "exact":
             raise_expected(op, "backward", "'exact' without trainable=True", repr(backward))
         self.in_features, self.out_features = linear.in_features, linear.out_features

@@ -61,7 +61,7 @@ def signed_seed(seed, op: str = "fp4_quantize") -> int:
     return seed - 2**64 if seed >= 2**63 else seed
 
 
-def check_amax_number(amax) -> None:
+def check_amax_number(op: str, amax) -> None:
     expected: str
     got: object
     real = isinstance(amax, numbers.Real)
@@ -73,12 +73,12 @@ def check_amax_number(amax) -> None:
         expected, got = "a number that float32 can hold", amax
     else:
         return
-    raise_expected("fp4_quantize", "amax", expected, got)
+    raise_expected(op, "amax", expected, got)
 
 
-def given_amax(amax, x: Tensor, format: str, two_level: bool) -> Tensor:
-    """The `amax` that a caller gives fp4_quantize, as a tensor."""
-    refuse = partial(raise_expected, "fp4_quantize", "amax")
+def given_amax(op: str, amax, x: Tensor, format: str, two_level: bool) -> Tensor:
+    """The `amax` that a caller gives, as a tensor."""
+    refuse = partial(raise_expected, op, "amax")
     if format == "mxfp4":
         refuse("None (the format 'mxfp4' has no tensor scale)", amax)
     if not two_level:
@@ -89,7 +89,7 @@ def given_amax(amax, x: Tensor, format: str, two_level: bool) -> Tensor:
         # A copy: the FP4Tensor owns it, whatever becomes of the caller's.
         amax = (amax.detach() if amax.requires_grad else amax).clone()
         return amax.view(()) if amax.dim() > 0 and amax.numel() == 1 else amax
-    check_amax_number(amax)
+    check_amax_number(op, amax)
     return torch.full((), amax, dtype=torch.float32, device=x.device)
 
 

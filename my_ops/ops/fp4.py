@@ -83,7 +83,7 @@ def fp4_quantize(
     transposed = is_first_axis(axis, x.dim())
     x = x.t() if transposed else x
     if amax is not None:
-        amax = given_amax(amax, x, format, two_level)
+        amax = given_amax("fp4_quantize", amax, x, format, two_level)
     seed = signed_seed(seed)
     arguments = x, amax, format, two_level, scale_mode, rounding, seed, block2d
     needed = not transformed and needs_function(x)

@@ -49,7 +49,7 @@ def rmsnorm_fp4_quantize(
         y = rmsnorm(x, weight, eps, weight_offset=weight_offset)
         return fp4_quantize(y, format, amax=amax, two_level=two_level, scale_mode=scale_mode)
     if amax is not None:
-        amax = given_amax(amax, x, format, two_level)
+        amax = given_amax("rmsnorm_fp4_quantize", amax, x, format, two_level)
     packed, scale_bytes = _fused(x, weight, eps, weight_offset, amax, format, scale_mode)
     return FP4Tensor(packed, scale_bytes, amax, format, x.shape[-1], x.dtype)
 
