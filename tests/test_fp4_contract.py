@@ -203,6 +203,25 @@ def test_errors_name_what_was_called(x, q):
     )
 
 
+@pytest.mark.parametrize("differentiated", [False, True])
+def test_arguments_of_another_type(x, q, differentiated):
+    x = x.requires_grad_(differentiated)
+    for out_dtype in (None, torch.bfloat16):
+        assert message(my_ops.fp4_linear, x, q, 3, out_dtype=out_dtype) == (
+            "my_ops.fp4_linear: bias: expected a tensor or None, got int"
+        )
+    for options, expected in (
+        ({"scale_mode": 3}, "scale_mode: expected a string, got int"),
+        ({"rounding": None}, "rounding: expected a string, got NoneType"),
+        ({"block2d": "yes"}, "block2d: expected a bool, got str"),
+    ):
+        for format in ("nvfp4", "mxfp4"):
+            assert message(fp4_quantize, x, format, **options) == f"my_ops.fp4_quantize: {expected}"
+    assert message(my_ops.fp4_dequantize, x) == (
+        "my_ops.fp4_dequantize: q: expected an FP4Tensor, got Tensor"
+    )
+
+
 def test_seed(x):
     for seed in (None, "1", 1.5, 2**64, 2**65, -(2**63) - 1):
         expected = f"seed: expected an integer from -2**63 below 2**64, got {seed!r}"

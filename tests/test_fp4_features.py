@@ -185,6 +185,8 @@ def test_report(device, format):
 def test_report_says_what_is_wrong(device):
     x = torch.randn(64, 64, device=device)
     assert my_ops.fp4_report(x, amax=0.5).clipped > 0.5
+    with pytest.raises(RuntimeError, match=r"fp4_report: axis: expected no axis .*, got 0"):
+        my_ops.fp4_report(x, axis=0)
     x[1:] *= 1e-7
     x[0] = 1
     report = my_ops.fp4_report(x)

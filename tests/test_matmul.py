@@ -469,6 +469,13 @@ def test_errors(device):
     assert "lazy conjugate" in message(my_ops._C.matmul, torch._neg_view(a), b)
     with pytest.raises(TypeError):
         my_ops._C.matmul("text", b)
+    for arguments, options, expected in (
+        ((3, b), {}, "a: expected a tensor, got int"),
+        ((a, None), {}, "b: expected a tensor, got NoneType"),
+        ((a, b), {"precision": 3}, "precision: expected a string, got int"),
+    ):
+        actual = message(my_ops.matmul, *arguments, error=TypeError, **options)
+        assert actual == f"my_ops.matmul: {expected}"
     # Nothing was broken: the next call works. The dispatcher resolves the lazy negative.
     assert_accurate(my_ops.matmul(torch._neg_view(a), b), -a, b)
 

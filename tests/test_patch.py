@@ -176,6 +176,8 @@ def test_errors():
     with pytest.raises(ValueError, match=r"expected one that my_ops\.nn\.patch changed"):
         unpatch(model)
     patch(model, linear="fp4", keep_linears=False)
+    with pytest.raises(TypeError, match=r"model: expected a torch\.nn\.Module, got int"):
+        my_ops.nn.patch(3)
     with pytest.raises(ValueError, match="expected a model not patched yet"):
         patch(model)
     with pytest.raises(ValueError, match=r"keep_linears=True, got one without .*q_proj"):

@@ -16,6 +16,7 @@ KINDS = {
 }
 ARGUMENTS = {
     "square": ["x"],
+    "square_": ["x"],
     "rmsnorm": ["x"],
     "add_rmsnorm": ["x", "residual"],
     "matmul": ["a", "b"],

@@ -323,12 +323,23 @@ def test_errors(device):
     assert message(rmsnorm, x, unwritten).endswith(f"device of x ({x.device}), got meta")
     assert message(add, x, x.to("meta")).endswith(f"device of x ({x.device}), got meta")
     assert message(rmsnorm, x.to("meta"), unwritten[:2]).endswith("([3]), got torch.Size([2])")
-    assert message(rmsnorm, None, error=TypeError).endswith(
-        "got (NoneType, NoneType, float, float, bool, NoneType)"
+    for arguments, options, expected in (
+        ((None,), {}, "rmsnorm: x: expected a tensor, got NoneType"),
+        ((x, 3), {}, "rmsnorm: weight: expected a tensor or None, got int"),
+        ((x, None, "1"), {}, "rmsnorm: eps: expected a number or None, got str"),
+        ((x,), {"weight_offset": None}, "rmsnorm: weight_offset: expected a number, got NoneType"),
+    ):
+        assert message(rmsnorm, *arguments, error=TypeError, **options) == f"my_ops.{expected}"
+    assert message(add, x, 3, error=TypeError) == (
+        "my_ops.add_rmsnorm: residual: expected a tensor, got int"
+    )
+    # A number that float64 cannot hold is of the right type: the whole schema is said.
+    assert message(rmsnorm, x, None, 10**400, error=TypeError).startswith(
+        "my_ops.rmsnorm: expected my_ops::rmsnorm_forward(Tensor x, "
     )
     assert "cast_order" in message(rmsnorm, x, cast_order=[], error=ValueError)
     assert "out_dtype" in message(rmsnorm, x, out_dtype="float32", error=TypeError)
-    for sizes in ((2, 3), ()):
+    for sizes in ((2, 3), (), None, "a", 1.5):
         assert "dim: expected one size" in message(my_ops.nn.RMSNorm, sizes, error=ValueError)
     assert my_ops.nn.RMSNorm(np.int64(3)).dim == 3
     assert message(my_ops._C.rmsnorm, x.to("meta")) == (

@@ -68,9 +68,12 @@ def patch(
     Raises:
         ValueError: for another ``linear``, or a ``model`` that is patched already.
         RuntimeError: for another ``format``.
+        TypeError: for a ``model`` that is no module.
     """
     if linear not in (None, "fp4"):
         raise_expected("nn.patch", "linear", "None or 'fp4'", repr(linear), ValueError)
+    if not isinstance(model, nn.Module):
+        raise_expected("nn.patch", "model", "a torch.nn.Module", type(model).__name__, TypeError)
     if hasattr(model, "_my_ops_originals"):
         raise ValueError("my_ops.nn.patch: model: expected a model not patched yet (unpatch it)")
     skip = {skip} if isinstance(skip, str) else set(skip)

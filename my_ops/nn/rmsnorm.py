@@ -1,6 +1,7 @@
 """my_ops.nn.RMSNorm: torch.nn.RMSNorm over the last dimension, computed by my_ops.rmsnorm."""
 
 import numbers
+import operator
 from collections.abc import Sequence
 
 import torch
@@ -11,10 +12,11 @@ from my_ops.ops.rmsnorm import rmsnorm
 
 
 def _one_size(dim) -> int:
-    sizes = (dim,) if isinstance(dim, numbers.Integral) else tuple(dim)
-    if len(sizes) != 1:
-        raise_expected("nn.RMSNorm", "dim", "one size", sizes, ValueError)
-    return int(sizes[0])
+    try:
+        (size,) = (dim,) if isinstance(dim, numbers.Integral) else dim
+        return operator.index(size)
+    except (TypeError, ValueError):
+        raise_expected("nn.RMSNorm", "dim", "one size", repr(dim), ValueError)
 
 
 class RMSNorm(torch.nn.Module):
@@ -32,7 +34,7 @@ class RMSNorm(torch.nn.Module):
     raises.
 
     Raises:
-        ValueError: for a ``dim`` of more than one size.
+        ValueError: for a ``dim`` that is not one size.
     """
 
     weight: torch.nn.Parameter | None

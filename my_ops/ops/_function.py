@@ -7,7 +7,7 @@ import torch.autograd.forward_ad as forward_ad
 from torch import Tensor
 
 from my_ops import _C
-from my_ops._errors import expected_message
+from my_ops._errors import expected_message, raise_wrong_type
 
 _dynamo_is_tracing = torch.compiler.is_dynamo_compiling
 
@@ -20,6 +20,8 @@ def raw_operator(name: str):
     """
     overload = getattr(torch.ops.my_ops, name).default
     function = getattr(_C.ops, name)
+    # What users call: square_inplace is square_.
+    op = name.removesuffix("_forward").removesuffix("_two_level").replace("_inplace", "_")
 
     def call(*args):
         if _dynamo_is_tracing():
@@ -29,12 +31,10 @@ def raw_operator(name: str):
         except TypeError as error:
             if "incompatible function arguments" not in str(error):
                 raise
-            got = ", ".join(type(arg).__name__ for arg in args)
-            raise TypeError(f"my_ops.{name}: expected {overload._schema}, got ({got})") from None
+            raise_wrong_type(op, overload._schema, args)
         except NotImplementedError:  # of the dispatcher, which has no kernel for such a tensor
             for argument, value in zip(overload._schema.arguments, args, strict=True):
                 if isinstance(value, Tensor):  # matmul's A is the function's a
-                    op = name.removesuffix("_forward").removesuffix("_two_level")
                     check_dense_layout(op, argument.name.lower(), value)
             raise
 

@@ -66,7 +66,8 @@ def fp4_quantize(
         NaN, in MXFP4 also an Inf, makes its whole block NaN.
 
     Raises:
-        RuntimeError: for another dtype, device, name or ``amax``; the message names the argument.
+        RuntimeError: for another type, dtype, device, name or ``amax``; the message names the
+            argument.
 
     The gradient is straight-through. NVFP4 is that of NVIDIA, "Pretraining Large Language Models
     with NVFP4", 2025; MXFP4 that of the OCP Microscaling Formats (MX) Specification 1.0, 2023.

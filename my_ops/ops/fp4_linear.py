@@ -80,6 +80,8 @@ def _check_as_the_operator(x, weight: PackedFactor, bias, dtype) -> None:
         raise_expected(op, "out_dtype", "float32, float16 or bfloat16", dtype)
     check_columns(op, "x", x, "weight", weight.shape[1])
     if bias is not None:
+        if not isinstance(bias, Tensor):
+            raise_expected(op, "bias", "a tensor or None", type(bias).__name__)
         check_dense(op, "bias", bias, "x", x)
         check_shape(op, "bias", bias, weight.shape[:1])
 

@@ -77,7 +77,7 @@ def fp4_matmul(
         and rounded once. Under autocast ``a`` is cast to its dtype first.
 
     Raises:
-        RuntimeError: for another dtype, device, shape, format or option; the message names the
+        RuntimeError: for another type, dtype, device, shape or option; the message names the
             argument.
 
     The gradients are straight-through, as if quantizing changed nothing. The operands are kept for

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from my_ops._errors import raise_expected
 from my_ops._fp4_scales import BLOCK_SIZE, scaled_magnitudes
 from my_ops.ops._fp4_checks import check_tensor
 from my_ops.ops.fp4 import fp4_quantize
@@ -41,12 +42,15 @@ def fp4_report(x: Tensor, format: str = "nvfp4", **options) -> FP4Report:
         and of blocks, and decibels.
 
     Raises:
-        RuntimeError: what ``fp4_quantize`` raises.
+        RuntimeError: what ``fp4_quantize`` raises, and for an ``axis``.
 
     Example:
         >>> my_ops.fp4_report(layer.weight).sqnr_db
     """
     check_tensor("fp4_report", "x", x)
+    if "axis" in options:
+        expected = "no axis (blocks lie along the last dimension of x; pass x.t())"
+        raise_expected("fp4_report", "axis", expected, options["axis"])
     x = x.detach()
     q = fp4_quantize(x, format, **options)
     if x.numel() == 0:

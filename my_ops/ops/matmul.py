@@ -62,6 +62,7 @@ def matmul(
 
     Raises:
         RuntimeError: for another precision, dtype, device or shape; the message names the argument.
+        TypeError: for an argument of another type.
 
     The gradients, ``grad @ b.T`` and ``a.T @ grad``, can be differentiated again. Splitting into
     bfloat16: Henry, Tang and Heinecke, "Leveraging the bfloat16 Artificial Intelligence Datatype

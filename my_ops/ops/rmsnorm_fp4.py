@@ -40,7 +40,7 @@ def rmsnorm_fp4_quantize(
         An :class:`my_ops.FP4Tensor` with the shape and dtype of ``x``.
 
     Raises:
-        RuntimeError: what the two functions raise.
+        RuntimeError, TypeError: what the two functions raise.
     """
     check_format("rmsnorm_fp4_quantize", format)
     check_tensor("rmsnorm_fp4_quantize", "x", x)

@@ -34,6 +34,7 @@ def square(x: Tensor) -> Tensor:
 
     Raises:
         RuntimeError: for another dtype, device or layout; the message names the argument.
+        TypeError: for an ``x`` that is no tensor.
 
     The gradient is ``2 * grad * conj(x)``, rounded once; it can be differentiated again.
     """
@@ -52,6 +53,7 @@ def square_(x: Tensor) -> Tensor:
     Raises:
         RuntimeError: for another dtype, device or layout, for an expanded ``x``, and for a leaf
             that needs a gradient; nothing is written then.
+        TypeError: for an ``x`` that is no tensor.
 
     Where a gradient is recorded this costs two copies of ``x``, since autograd needs the old one.
     """
