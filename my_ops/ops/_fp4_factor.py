@@ -47,7 +47,7 @@ def quantized(
     return PackedFactor._make((codes, scale_bytes, amax, x.shape, transposed))
 
 
-def packed(
+def quantized_with_own_amax(
     x: Tensor, format: str, needs_gradient: bool, transposed: bool = False, block2d: bool = False
 ) -> PackedFactor:
     """A dense operand of the product, with an amax of its own."""

@@ -1,4 +1,7 @@
-"""my_ops.fp4_linear: a linear layer with an FP4 weight. Public function, Function, fake."""
+"""my_ops.fp4_linear: a linear layer with an FP4 weight. Public function, Function, fake.
+
+Its C++ is in csrc/fp4_matmul (fp4_matmul.cpp); fp4_matmul.h says which kernel multiplies.
+"""
 
 import torch
 from torch import Tensor
@@ -23,7 +26,8 @@ from my_ops.ops._function import (
 )
 
 _forward = raw_operator("fp4_linear_forward")
-_product = raw_operator("fp4_matmul_backward_A")  # the same without a bias, in any dtype
+# grad @ b.T, fp4_matmul's gradient of a, is x @ weight.T too: without a bias, in any dtype.
+_forward_any_dtype = raw_operator("fp4_matmul_backward_A")
 
 
 def fp4_linear(
@@ -70,7 +74,7 @@ def fp4_linear(
         out_dtype = None
     elif out_dtype is not None:
         _check_as_the_operator(x, factor, bias, out_dtype)
-    return _linear(x, weight, bias, factor, weight.format, out_dtype)
+    return _linear_with_gradient(x, weight, bias, factor, weight.format, out_dtype)
 
 
 def _check_as_the_operator(x, weight: PackedFactor, bias, dtype) -> None:
@@ -86,19 +90,28 @@ def _check_as_the_operator(x, weight: PackedFactor, bias, dtype) -> None:
         check_shape(op, "bias", bias, weight.shape[:1])
 
 
-def _linear(x, weight, bias, factor, format, dtype):
+def _linear_with_gradient(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    factor: PackedFactor,
+    format: str,
+    dtype: torch.dtype | None,
+) -> Tensor:
     """dtype: that of the result, or None for that of x."""
     if needs_function(x, weight, bias):
         return FP4LinearFunction.apply(*distinct(x, weight, bias, *factor), format, dtype)
-    return _value(x, factor, bias, format, dtype)
+    return _linear_below_autograd(x, factor, bias, format, dtype)
 
 
-def _value(x, factor, bias, format, dtype):
+def _linear_below_autograd(
+    x: Tensor, factor: tuple, bias: Tensor | None, format: str, dtype: torch.dtype | None
+) -> Tensor:
     if dtype is None:
         return _forward(x, *factor, bias, format)
     if bias is None:
-        return _product(x, *factor, format, DTYPE_NAMES[dtype])
-    return (_product(x, *factor, format, "float32") + bias.float()).to(dtype)
+        return _forward_any_dtype(x, *factor, format, DTYPE_NAMES[dtype])
+    return (_forward_any_dtype(x, *factor, format, "float32") + bias.float()).to(dtype)
 
 
 @fast_apply
@@ -110,7 +123,7 @@ class FP4LinearFunction(torch.autograd.Function):
     @staticmethod
     def forward(x, weight, bias, packed, scale_bytes, amax, shape, transposed, format, dtype):
         factor = packed, scale_bytes, amax, shape, transposed
-        return _value(x, factor, bias, format, dtype)
+        return _linear_below_autograd(x, factor, bias, format, dtype)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -135,7 +148,7 @@ class FP4LinearFunction(torch.autograd.Function):
             factor = PackedFactor(*stored, shape, not ctx.transposed)
             right = None if weight is None else weight.t()
             dtype = None if grad.dtype == ctx.x_dtype else ctx.x_dtype
-            grad_x = _linear(grad, right, None, factor, ctx.format, dtype)
+            grad_x = _linear_with_gradient(grad, right, None, factor, ctx.format, dtype)
         if ctx.needs_input_grad[1]:
             grad_weight = _weight_gradient(rows(grad).t(), rows(x), weight.dtype)
         if ctx.needs_input_grad[2]:

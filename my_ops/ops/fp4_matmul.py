@@ -16,7 +16,12 @@ from my_ops.ops._fp4_checks import (
     check_shape,
     check_tensor,
 )
-from my_ops.ops._fp4_factor import PackedFactor, packed, save_factors, saved_factors
+from my_ops.ops._fp4_factor import (
+    PackedFactor,
+    quantized_with_own_amax,
+    save_factors,
+    saved_factors,
+)
 from my_ops.ops._fp4_first_order import first_order
 from my_ops.ops._fp4_pair import is_pair
 from my_ops.ops._fp4_training import check_options, fp4_training_matmul, seed_tensor
@@ -113,11 +118,11 @@ def fp4_matmul(
     if isinstance(a, FP4Tensor):
         left = PackedFactor.of(a, a_shape)
     else:
-        left = packed(a, format, needed)
+        left = quantized_with_own_amax(a, format, needed)
     if isinstance(b, FP4Tensor):
         right = PackedFactor.of(b, b_shape)
     else:
-        right = packed(b, format, needed, True, tiles)
+        right = quantized_with_own_amax(b, format, needed, True, tiles)
     if backward == "fp4":
         # Drawn without gradients, too: a recomputed forward has to find the generator as it was.
         seed = seed_tensor(seed)
