@@ -128,8 +128,9 @@ class FP4Linear(torch.nn.Module):
                 rht=self.rht,
             )
             return y if self.bias is None else y + self.bias.to(y.dtype)
-        # Which cannot look into the weight before it decomposes. torch 2.11 says so under
-        # torch.compile, too, where a DTensor (it has a device_mesh) still needs fp4_linear.
+        # torch.export cannot look into an FP4 weight before F.linear is decomposed. In torch 2.11
+        # is_exporting() is true under torch.compile, too; a DTensor (device_mesh) needs fp4_linear
+        # there.
         if torch.compiler.is_exporting() and not hasattr(x, "device_mesh"):
             return torch.nn.functional.linear(x, self.weight, self.bias)
         return fp4_linear(x, self.weight, self.bias)  # type: ignore[arg-type]

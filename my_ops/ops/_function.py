@@ -136,7 +136,7 @@ def fast_apply(function: type[torch.autograd.Function]) -> type[torch.autograd.F
 
 
 def distinct(*args):
-    """The arguments of a Function, of which torch.compile takes no tensor twice: an alias, then."""
+    """A Function's arguments. torch.compile refuses a tensor given twice: it becomes an alias."""
     if not torch.compiler.is_compiling():
         return args
     seen, result = [], []
