@@ -1,4 +1,4 @@
-"""python -m my_ops: what is installed, whether it fits, and whether every operator is right here.
+"""python -m my_ops: what is installed, whether it fits, and whether the operators are right here.
 
 Prints the versions that _C was built for and that are running, the GPUs and whether _C has code for
 them, and a check of each operator against PyTorch on each device, in seconds. Exits with 1 if one

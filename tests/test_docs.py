@@ -94,13 +94,14 @@ def test_messages_of_troubleshooting_are_those_of_the_sources():
     ]
     code = "\n".join(p.read_text() for p in sources if p.suffix in (".py", ".cpp", ".h"))
     code = re.sub(r'"\s*\n?\s*f?"', "", code)  # a literal in several pieces
-    terms = re.findall(r"^`(.+)`\n:", page, flags=re.MULTILINE)
+    terms = re.findall(r"^- `(.+)`\\\n", page, flags=re.MULTILINE)
     of_torch = {
         "no kernel image is available for execution on the device",
         "derivative for my_ops::matmul_forward is not implemented",
         "it must override the setup_context staticmethod",
         "does not have a sharding strategy registered",
         "got mixed torch.Tensor and DTensor",
+        "We found a fake tensor in the exported program constant's list",
         "Expected a FP4Tensor tangent but got a plain Tensor",
     }
     assert of_torch < set(terms)

@@ -40,7 +40,8 @@ def test_commands_and_files_of_a_page_exist(page):
     assert set(" ".join(re.findall(r"\bmake((?: [a-z]+)+)", code)).split()) <= targets
     folders = "|".join(path.name for path in ROOT.iterdir() if path.is_dir())
     paths = set(re.findall(rf"(?<![\w/.-])(?:{folders})/[\w./-]*(?![\w./<-])", code))
-    paths |= set(re.findall(r"\]\((?!http|#)([^)#]+)", text))
+    here = page.parent.relative_to(ROOT)  # where links begin
+    paths |= {str(here / link) for link in re.findall(r"\]\((?!http|#)([^)#]+)", text)}
     made_up = re.compile(r"cube|/operator|^(?:build|out|dist)/")
     missing = [p for p in paths if not made_up.search(p) and not list(ROOT.glob(p.rstrip("/")))]
     assert not missing
