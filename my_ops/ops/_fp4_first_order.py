@@ -18,7 +18,7 @@ def first_order(gradients, anchors, *arguments):
     return FP4MatMulBackwardFunction.apply(*anchors, gradients, *arguments)
 
 
-@fast_apply
+@fast_apply("fp4_matmul")
 class FP4MatMulBackwardFunction(torch.autograd.Function):
     """The gradients of fp4_matmul where a graph of them is recorded."""
 

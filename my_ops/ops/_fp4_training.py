@@ -89,7 +89,7 @@ def fp4_training_matmul(
     return FP4TrainingFunction.apply(*factors, rht, format, dtype)
 
 
-@fast_apply
+@fast_apply("fp4_matmul")
 class FP4TrainingFunction(torch.autograd.Function):
     """As FP4MatMulFunction, with the factors of the gradients after those of the product."""
 

@@ -151,7 +151,7 @@ def _quantized(x, amax, format, two_level, scale_mode, rounding, seed, block2d):
     return FP4Tensor(*parts, format, x.shape[-1], x.dtype)
 
 
-@fast_apply
+@fast_apply("fp4_quantize")
 class FP4QuantizeFunction(torch.autograd.Function):
     forward = staticmethod(_quantized)
 
@@ -164,7 +164,7 @@ class FP4QuantizeFunction(torch.autograd.Function):
         return grad, *[None] * 7
 
 
-@fast_apply
+@fast_apply("fp4_quantize")
 class FP4ClippedQuantizeFunction(torch.autograd.Function):
     """The same with no gradient where the largest code cuts a value off."""
 
@@ -185,7 +185,7 @@ class FP4ClippedQuantizeFunction(torch.autograd.Function):
 _FUNCTIONS = {"plain": FP4QuantizeFunction, "clipped": FP4ClippedQuantizeFunction}
 
 
-@fast_apply
+@fast_apply("fp4_dequantize")
 class FP4DequantizeFunction(torch.autograd.Function):
     forward = staticmethod(values)
 

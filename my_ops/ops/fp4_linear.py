@@ -114,7 +114,7 @@ def _linear_below_autograd(
     return (_forward_any_dtype(x, *factor, format, "float32") + bias.float()).to(dtype)
 
 
-@fast_apply
+@fast_apply("fp4_linear")
 class FP4LinearFunction(torch.autograd.Function):
     """weight (or None) is there for its gradient; what is multiplied and saved is packed."""
 

@@ -144,7 +144,7 @@ def _check_operand(name: str, x: Tensor, format: str) -> None:
         raise_expected("fp4_matmul", name, expected, f"{x.dim()} dimensions")
 
 
-@fast_apply
+@fast_apply("fp4_matmul")
 class FP4MatMulFunction(torch.autograd.Function):
     """a and b are there for their gradients alone; what is multiplied and saved is packed."""
 
@@ -172,7 +172,7 @@ class FP4MatMulFunction(torch.autograd.Function):
         return *first_order(_gradients, anchors, grad, *arguments), *(None,) * 12
 
 
-@fast_apply
+@fast_apply("fp4_matmul")
 class FP4PairMatMulFunction(torch.autograd.Function):
     """As FP4MatMulFunction; what the operator returns beside the product is kept for backward."""
 

@@ -112,7 +112,7 @@ def _save_operands(ctx, inputs, output):
     ctx.save_for_backward(first if needs_second else None, second if needs_first else None)
 
 
-@fast_apply
+@fast_apply("matmul")
 class MatmulFn(torch.autograd.Function):
     """c = a b."""
 
@@ -131,7 +131,7 @@ class MatmulFn(torch.autograd.Function):
         return grad_a, grad_b, None, None
 
 
-@fast_apply
+@fast_apply("matmul")
 class MatmulBackwardAFn(torch.autograd.Function):
     """grad_a = grad b^T."""
 
@@ -153,7 +153,7 @@ class MatmulBackwardAFn(torch.autograd.Function):
         )
 
 
-@fast_apply
+@fast_apply("matmul")
 class MatmulBackwardBFn(torch.autograd.Function):
     """grad_b = a^T grad."""
 
