@@ -123,3 +123,58 @@ def test_a_device_that_is_not_current(name):
     assert {t.device for t in actual} == {torch.device("cuda:1")}
     actual = [t.to("cuda:0") for t in actual]
     assert_same_results(actual, expected, -1 if name == "fp4_linear" else None)
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_fp4_linear_in_another_dtype(device, with_bias, autocast):
+    """Its checks are traced, too; of every rank, with and without a gradient."""
+    q = my_ops.fp4_quantize(torch.randn(6, 32, device=device))
+    bias = torch.randn(6, device=device) if with_bias else None
+
+    def linear(x):
+        return my_ops.fp4_linear(x, q, bias, out_dtype=torch.float16)
+
+    compiled = torch.compile(linear, backend="aot_eager", fullgraph=True, dynamic=True)
+    for shape in ((32,), (3, 32), (2, 5, 32)):
+        x = torch.randn(shape, device=device, requires_grad=True)
+        with torch.autocast(device, torch.bfloat16, enabled=autocast):
+            assert_same_bits(forward_and_backward(compiled, [x]), forward_and_backward(linear, [x]))
+            assert_same_bits([compiled(x.detach())], [linear(x.detach())])
+
+
+@pytest.mark.parametrize("format", ["nvfp4", "mxfp4"])
+def test_swizzled_scales_of_a_tensor_made_in_the_graph(device, format):
+    def there_and_back(x):
+        q = my_ops.fp4_quantize(x, format)
+        swizzled = my_ops.fp4_swizzle_scales(q)
+        return swizzled, my_ops.fp4_unswizzle_scales(swizzled, *q.scale_bytes.shape)
+
+    compiled = torch.compile(there_and_back, backend="aot_eager", fullgraph=True, dynamic=True)
+    for rows in (4, 130):
+        x = torch.randn(rows, 96, device=device)
+        for actual, expected in zip(compiled(x), there_and_back(x), strict=True):
+            assert actual.dtype == expected.dtype
+            assert torch.equal(actual.view(torch.uint8), expected.view(torch.uint8))
+
+
+NUMBERS = {
+    "rmsnorm": lambda x, eps, offset: my_ops.rmsnorm(x, x[0], eps, weight_offset=offset),
+    "add_rmsnorm": lambda x, eps, offset: torch.cat(
+        my_ops.add_rmsnorm(x, x, x[0], eps, weight_offset=offset)
+    ),
+    "rmsnorm_fp4_quantize": lambda x, eps, offset: my_ops.rmsnorm_fp4_quantize(
+        x, x[0], eps, "mxfp4", weight_offset=offset
+    ).dequantize(),
+    "amax": lambda x, amax, _: my_ops.fp4_quantize(x, amax=amax).dequantize(),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_that_vary(device, name):
+    """Of which Dynamo makes symbols, that their checks have to leave in the graph."""
+    function = NUMBERS[name]
+    compiled = torch.compile(function, backend="aot_eager", fullgraph=True, dynamic=True)
+    x = torch.randn(4, 32, device=device)
+    for numbers in (0.25, 0.5), (1.5, 1.0), (1, 2):
+        assert_same_bits([compiled(x, *numbers)], [function(x, *numbers)])

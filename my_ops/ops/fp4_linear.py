@@ -78,16 +78,23 @@ def fp4_linear(
 
 
 def _check_as_the_operator(x, weight: PackedFactor, bias, dtype) -> None:
-    """What the operator of fp4_linear checks, before another one takes its place."""
-    op = "fp4_linear"
+    """What the operator of fp4_linear checks, before another one takes its place.
+
+    Dynamo traces this, so it cannot be the fakes' `check`.
+    """
+    op, (N, K) = "fp4_linear", weight.shape
     if not isinstance(dtype, torch.dtype) or dtype not in FP4_DTYPES:
         raise_expected(op, "out_dtype", "float32, float16 or bfloat16", dtype)
-    check_columns(op, "x", x, "weight", weight.shape[1])
+    if x.dim() == 0 or x.shape[-1] != K:
+        raise_expected(op, "x", f"as many columns as weight has ({K})", list(x.shape))
     if bias is not None:
         if not isinstance(bias, Tensor):
             raise_expected(op, "bias", "a tensor or None", type(bias).__name__)
-        check_dense(op, "bias", bias, "x", x)
-        check_shape(op, "bias", bias, weight.shape[:1])
+        if bias.device != x.device:
+            raise_expected(op, "bias", f"the device of x ({x.device})", bias.device)
+        check_tensor(op, "bias", bias)
+        if bias.dim() != 1 or bias.shape[0] != N:
+            raise_expected(op, "bias", f"the shape [{N}]", list(bias.shape))
 
 
 def _linear_with_gradient(

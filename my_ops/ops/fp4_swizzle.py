@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from my_ops._errors import raise_expected
+from my_ops._fp4_scales import SCALE_DTYPE
 from my_ops.fp4_tensor import FP4Tensor
 
 _DTYPES = (torch.uint8, torch.float8_e4m3fn, torch.float8_e8m0fnu)
@@ -25,12 +26,12 @@ def fp4_swizzle_scales(scale: Tensor) -> Tensor:
     Raises:
         RuntimeError: for another dtype or number of dimensions.
     """
-    scale = _checked("fp4_swizzle_scales", scale)
-    rows, columns = scale.shape
-    padded = scale.new_zeros((_up(rows, 128), _up(columns, 4)), dtype=torch.uint8)
-    padded[:rows, :columns] = scale.view(torch.uint8)
+    scale_bytes, dtype = _checked("fp4_swizzle_scales", scale)
+    rows, columns = scale_bytes.shape
+    padded = scale_bytes.new_zeros((_up(rows, 128), _up(columns, 4)))
+    padded[:rows, :columns] = scale_bytes
     tiles = padded.unflatten(0, (-1, 4, 32)).unflatten(-1, (-1, 4))
-    return tiles.permute(0, 3, 2, 1, 4).reshape(-1).view(scale.dtype)
+    return tiles.permute(0, 3, 2, 1, 4).reshape(-1).view(dtype)
 
 
 def fp4_unswizzle_scales(swizzled: Tensor, rows: int, columns: int) -> Tensor:
@@ -68,10 +69,13 @@ def _up(size, multiple):
 
 
 def _checked(function, scale):
-    scale = scale.scale if isinstance(scale, FP4Tensor) else scale
+    """The bytes of the scales, and their dtype."""
+    dtype = None
+    if isinstance(scale, FP4Tensor):  # not its `scale`: Dynamo cannot view one made in its graph
+        scale, dtype = scale.scale_bytes, SCALE_DTYPE[scale.format]
     expected = "a matrix of uint8, float8_e4m3fn or float8_e8m0fnu"
     if not isinstance(scale, Tensor):
         raise_expected(function, "scale", expected, type(scale).__name__)
     if scale.dim() != 2 or scale.dtype not in _DTYPES:
         raise_expected(function, "scale", expected, f"{scale.dim()} dimensions of {scale.dtype}")
-    return scale
+    return scale.view(torch.uint8), dtype or scale.dtype
