@@ -15,7 +15,7 @@ from torch import Tensor
 from my_ops._errors import raise_expected
 from my_ops._fp4_handlers import values
 from my_ops.fp4_tensor import FP4Tensor
-from my_ops.ops._fp4_checks import blocks, check_x, signed_seed
+from my_ops.ops._fp4_checks import blocks, check_bool, check_x, signed_seed
 from my_ops.ops._fp4_factor import (
     PackedFactor,
     quantized,
@@ -42,13 +42,16 @@ def check_options(
     """Returns block2d, or what it is by default."""
     if not isinstance(backward, str) or backward not in ("exact", "fp4"):
         raise_expected(op, "backward", "'exact' or 'fp4'", repr(backward))
+    check_bool(op, "rht", rht)
+    if block2d is not None:
+        check_bool(op, "block2d", block2d)
     if backward == "exact":
         for name, value, default in ("rht", rht, False), ("seed", seed, None):
             if value is not default:
                 raise_expected(op, name, f"{default} with backward='exact'", value)
     if block2d and format == "mxfp4":
         raise_expected(op, "block2d", "False, but for 'nvfp4'", "True for 'mxfp4'")
-    return (backward == "fp4" and format == "nvfp4") if block2d is None else bool(block2d)
+    return (backward == "fp4" and format == "nvfp4") if block2d is None else block2d
 
 
 def seed_tensor(seed) -> Tensor:

@@ -11,6 +11,7 @@ from my_ops.ops._fp4_checks import (
     SCALE_MODES,
     blocks,
     check_amax,
+    check_bool,
     check_dtype_name,
     check_format,
     check_name,
@@ -75,6 +76,10 @@ def fp4_quantize(
     check_format("fp4_quantize", format)
     if not isinstance(ste, str) or ste not in _FUNCTIONS:
         raise_expected("fp4_quantize", "ste", "'plain' or 'clipped'", repr(ste))
+    if two_level is not True:
+        check_bool("fp4_quantize", "two_level", two_level)
+    if block2d is not False:
+        check_bool("fp4_quantize", "block2d", block2d)
     check_tensor("fp4_quantize", "x", x)
     if x.dim() == 0:
         raise_expected("fp4_quantize", "x", "at least one dimension", "a tensor without dimensions")

@@ -109,7 +109,8 @@ def fp4_matmul(
         raise_expected("fp4_matmul", "out_dtype", "float32, float16 or bfloat16", out_dtype)
     tiles = False
     default = isinstance(backward, str) and backward == "exact"
-    if not default or block2d or rht or seed is not None:
+    plain = rht is False and seed is None and (block2d is None or block2d is False)
+    if not (default and plain):
         tiles = check_options("fp4_matmul", format, backward, block2d, rht, seed)
     needed = needs_function(a, b)
     if default and not tiles and is_pair(a, b):
