@@ -1,5 +1,7 @@
 """The FP4 functions with unusual callers: exporters, meta tensors, transforms, wrong arguments."""
 
+from fractions import Fraction
+
 import numpy
 import pytest
 import torch
@@ -236,7 +238,8 @@ def test_amax(x):
     for amax in ("3", [3.0], numpy.array(3.0), 1e39):
         actual = message(lambda: fp4_quantize(x, amax=amax))  # noqa: B023
         assert actual.startswith("my_ops.fp4_quantize: amax: expected a")
-    assert fp4_quantize(x, amax=numpy.float32(3)).amax == 3
+    for amax in (numpy.float32(3), 2**64, Fraction(1, 3)):
+        assert fp4_quantize(x, amax=amax).amax == torch.tensor(float(amax))
 
 
 def test_tensor_of_parts_that_no_format_has(q):

@@ -95,9 +95,13 @@ def given_amax(op: str, amax, x: Tensor, format: str, two_level: bool) -> Tensor
             refuse("a tensor without a tangent, which quantizing does not carry", "a dual tensor")
         # A copy: the FP4Tensor owns it, whatever becomes of the caller's.
         amax = (amax.detach() if amax.requires_grad else amax).clone()
-        return amax.view(()) if amax.dim() > 0 and amax.numel() == 1 else amax
+        try:
+            return amax.view(()) if amax.dim() > 0 and amax.numel() == 1 else amax
+        except RuntimeError:
+            check_dense_layout(op, "amax", amax)
+            raise
     check_amax_number(op, amax)
-    return torch.full((), amax, dtype=torch.float32, device=x.device)
+    return torch.full((), float(amax), dtype=torch.float32, device=x.device)
 
 
 # ---- For fakes: what the C++ operators check. Symbolic sizes are checked when they run. ----
