@@ -179,7 +179,12 @@ def test_report(device, format):
     exact = my_ops.fp4_report(torch.full((3, 40), 1.5, device=device), format)
     assert exact == (0, 0, 0, math.inf)
     assert my_ops.fp4_report(x[:0], format) == (0, 0, 0, math.inf)
-    assert math.isnan(my_ops.fp4_report(torch.tensor([1.0, math.nan], device=device)).sqnr_db)
+    assert my_ops.fp4_report(torch.zeros(3, 40, device=device), format) == (0, 0, 0, math.inf)
+    for number in math.nan, math.inf:
+        row = torch.tensor([0.0, number], device=device)
+        *shares, sqnr_db = my_ops.fp4_report(row, format)
+        assert shares == [0, 0.5 if number == math.inf and format == "nvfp4" else 0, 0]
+        assert math.isnan(sqnr_db)
 
 
 def test_report_says_what_is_wrong(device):
@@ -187,6 +192,8 @@ def test_report_says_what_is_wrong(device):
     assert my_ops.fp4_report(x, amax=0.5).clipped > 0.5
     with pytest.raises(RuntimeError, match=r"fp4_report: axis: expected no axis .*, got 0"):
         my_ops.fp4_report(x, axis=0)
+    with pytest.raises(TypeError, match="fp4_report: bogus: expected an option of fp4_quantize"):
+        my_ops.fp4_report(x, bogus=1)
     x[1:] *= 1e-7
     x[0] = 1
     report = my_ops.fp4_report(x)

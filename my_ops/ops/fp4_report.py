@@ -1,5 +1,6 @@
 """my_ops.fp4_report: what quantizing a tensor to FP4 loses, and why."""
 
+from inspect import signature
 from typing import NamedTuple
 
 import torch
@@ -11,6 +12,8 @@ from my_ops._fp4_scales import BLOCK_SIZE, scaled_magnitudes
 from my_ops.ops._fp4_checks import check_tensor
 from my_ops.ops.fp4 import fp4_quantize
 
+_OPTIONS = signature(fp4_quantize).parameters.keys()
+
 
 class FP4Report(NamedTuple):
     """What :func:`my_ops.fp4_report` returns. Shares lie in 0 to 1.
@@ -20,7 +23,8 @@ class FP4Report(NamedTuple):
         clipped: elements beyond the largest code of their block, which they become.
         underflowed_blocks: blocks that are not zero and become zero as a whole.
         sqnr_db: signal to quantization noise, 10 log10(sum x^2 / sum (x - q)^2): about 20 for
-            NVFP4 and 19 for MXFP4 on normal data. Inf where nothing is lost, NaN with a NaN.
+            NVFP4 and 19 for MXFP4 on normal data. Inf where nothing is lost. NaN with a NaN or an
+            Inf in x, which counts as clipped in NVFP4; a block of NaN counts in no share.
     """
 
     zero_codes: float
@@ -43,6 +47,7 @@ def fp4_report(x: Tensor, format: str = "nvfp4", **options) -> FP4Report:
 
     Raises:
         RuntimeError: what ``fp4_quantize`` raises, and for an ``axis``.
+        TypeError: for an option that ``fp4_quantize`` does not have.
 
     Example:
         >>> my_ops.fp4_report(layer.weight).sqnr_db
@@ -51,6 +56,8 @@ def fp4_report(x: Tensor, format: str = "nvfp4", **options) -> FP4Report:
     if "axis" in options:
         expected = "no axis (blocks lie along the last dimension of x; pass x.t())"
         raise_expected("fp4_report", "axis", expected, options["axis"])
+    for name in options.keys() - _OPTIONS:
+        raise TypeError(f"my_ops.fp4_report: {name}: expected an option of fp4_quantize")
     x = x.detach()
     q = fp4_quantize(x, format, **options)
     if x.numel() == 0:
@@ -62,7 +69,7 @@ def fp4_report(x: Tensor, format: str = "nvfp4", **options) -> FP4Report:
     clipped = scaled_magnitudes(x, q.scale_bytes, q.amax, format) > 6
     exact = x.double()
     noise = (y - exact).square().sum()
-    sqnr_db = 10 * (exact.square().sum() / noise).log10()
+    sqnr_db = 10 * (exact.square().sum() / noise).log10().masked_fill(noise == 0, torch.inf)
     counted = lost, clipped, underflowed, sqnr_db  # the mean of one number is the number
     return FP4Report(*(mask.double().mean().item() for mask in counted))
 
