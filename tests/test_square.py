@@ -302,3 +302,10 @@ def test_any_shape_and_stride(shape, permutation, step, dtype):
     y, expected = my_ops.square(x), torch.square(x)
     assert_same(y, expected)
     assert strides(y) == strides(expected)
+
+
+def test_inplace_of_elements_that_share_memory(device):
+    """The rows overlap: each value in memory is squared once, not once for each row."""
+    memory = torch.arange(1.0, 6.0, device=device)
+    my_ops.square_(memory.as_strided((3, 2), (1, 1)))
+    assert memory.tolist() == [1, 4, 9, 16, 5]

@@ -6,6 +6,8 @@ The derivatives are in csrc/square/square.cpp.
 import torch
 from torch import Tensor
 
+from my_ops._errors import expected_message
+from my_ops.fp4_tensor import FP4Tensor
 from my_ops.ops._function import (
     batch_first,
     check,
@@ -45,7 +47,8 @@ def square_(x: Tensor) -> Tensor:
     """Replaces ``x`` by ``x * x`` and returns it, as :meth:`torch.Tensor.square_` does.
 
     Args:
-        x: as in :func:`square` but not bool; memory that is written to more than once is refused.
+        x: as in :func:`square` but not bool, and not expanded. In other views whose elements
+            share memory each value there is squared once.
 
     Returns:
         ``x`` itself.
@@ -58,9 +61,31 @@ def square_(x: Tensor) -> Tensor:
     Where a gradient is recorded this costs two copies of ``x``, since autograd needs the old one.
     """
     if needs_function(x):
-        return x.copy_(square(x.clone()))
-    _inplace(x)
+        squared = square(x.clone())
+        try:
+            return x.copy_(squared)
+        except RuntimeError as error:
+            _refuse_write(x, str(error))
+            raise
+    try:
+        _inplace(x)
+    except RuntimeError as error:
+        _refuse_write(x, str(error))
+        raise
     return x
+
+
+_TORCH_REFUSES = "leaf Variable", "inference tensor", "written-to tensor"
+
+
+def _refuse_write(x: Tensor, error: str) -> None:
+    """Names operator and argument where torch or FP4Tensor did not."""
+    expected, got = "a tensor that can be written in place", f"one that torch refuses: {error}"
+    if isinstance(x, FP4Tensor):
+        expected, got = "a dense tensor", "a quantized one; call dequantize() first"
+    elif not any(words in error for words in _TORCH_REFUSES):
+        return
+    raise RuntimeError(expected_message("square_", "x", expected, got)) from None
 
 
 _DIFFERENTIABLE = {
