@@ -1,6 +1,7 @@
 """The form of every message: operator, argument, what was expected and what came."""
 
 import numbers
+import sys
 from typing import NoReturn
 
 from torch import Tensor
@@ -37,5 +38,8 @@ def raise_wrong_type(op: str, schema, args) -> NoReturn:
             expected = words + " or None" * optional
             name = argument.name.lower()  # matmul's A is the function's a
             raise error(expected_message(op, name, expected, type(value).__name__)) from None
+        if kind == "float" and isinstance(value, int) and abs(value) > sys.float_info.max:
+            expected = "a number that a double can hold"
+            raise error(expected_message(op, argument.name, expected, "an int")) from None
     got = ", ".join(type(value).__name__ for value in args)
     raise error(f"my_ops.{op}: expected {schema}, got ({got})") from None

@@ -1,5 +1,9 @@
 """Tensors that no operator takes are named in one sentence; those on "meta" have no memory."""
 
+from fractions import Fraction
+from functools import partial
+
+import numpy
 import pytest
 import torch
 from helpers import message
@@ -86,3 +90,85 @@ def test_square_states_every_stride(device, shape):
         assert my_ops.square(meta).stride() == my_ops.square(view).stride()
         backward = torch.ops.my_ops.square_backward
         assert backward(meta, meta).stride() == backward(view, view).stride()
+
+
+FLAGS = {
+    "fp4_quantize": ("two_level", "block2d"),
+    "fp4_matmul": ("rht", "block2d"),
+    "rmsnorm_fp4_quantize": ("two_level",),
+}
+
+
+@pytest.mark.parametrize("name", FLAGS)
+def test_flags_that_are_no_bools(device, name):
+    """A string is true, whatever it says, and a tensor on a GPU would be waited for."""
+    inputs = [t.detach() for t in OPERATORS[name].sample(6, device)]
+    values = "False", 0, torch.tensor(True), numpy.bool_(True), numpy.ones(1)
+    types = "str", "int", "torch.Tensor", type(values[3]).__name__, "numpy.ndarray"
+    for options in ({"backward": "exact"}, {"backward": "fp4"}) if name == "fp4_matmul" else ({},):
+        for flag in FLAGS[name]:
+            for value, kind in zip(values, types, strict=True):
+                text = message(getattr(my_ops, name), *inputs, **options, **{flag: value})
+                assert text.startswith(f"my_ops.{name}: {flag}: expected a bool, got ")
+                assert text.endswith(kind)
+
+
+@pytest.mark.parametrize("options", [{}, {"format": "mxfp4"}])
+@pytest.mark.parametrize("name", ["rmsnorm", "add_rmsnorm", "rmsnorm_fp4_quantize"])
+def test_numbers_of_rmsnorm(device, name, options):
+    """Of a tensor the gradient would be lost; whatever else is a number is taken."""
+    options = options if name == "rmsnorm_fp4_quantize" else {}
+    x, weight = torch.randn(4, 32, device=device), torch.ones(32, device=device)
+    function = partial(getattr(my_ops, name), *[x] * (1 + (name == "add_rmsnorm")), weight)
+    refused = torch.nn.Parameter(torch.ones(())), torch.ones(1), numpy.ones(()), "1", 1j
+    for argument, expected in ("eps", "a number or None"), ("weight_offset", "a number"):
+        for value in refused:
+            assert message(function, **options, **{argument: value}, error=TypeError) == (
+                f"my_ops.{name}: {argument}: expected {expected}, got {type(value).__name__}"
+            )
+        text = message(function, **options, **{argument: 10**400}, error=TypeError)
+        assert f"{argument}: expected a number that a double can hold, got an int" in text
+        for value in (1, True, numpy.float32(1), numpy.int64(1), Fraction(1)):
+            results = [function(**options, **{argument: v}) for v in (value, 1.0)]
+            one, other = [torch.cat(r) if isinstance(r, tuple) else r for r in results]
+            assert torch.equal(*(getattr(r, "packed", r) for r in (one, other)))
+    function(**options, eps=None)
+
+
+def test_the_one_pass_refuses_as_the_two_do(device):
+    """By the same class, with what came named by its type: a tensor is not printed."""
+    x = torch.randn(4, 32, device=device)
+    for format in ("nvfp4", "mxfp4"):
+        for error, argument, value, got in (
+            (TypeError, "weight", 3, "a tensor or None, got int"),
+            (TypeError, "weight_offset", None, "a number, got NoneType"),
+            (RuntimeError, "scale_mode", x, "a string, got Tensor"),
+            (RuntimeError, "weight", x[0].to_sparse(), "a dense tensor, got one that is torch.spa"),
+        ):
+            options = {"format": format, argument: value}
+            text = message(my_ops.rmsnorm_fp4_quantize, x, **options, error=error)
+            assert f": {argument}: expected {got}" in text
+
+
+@pytest.mark.parametrize("name", ["fp4_quantize", "rmsnorm_fp4_quantize"])
+def test_amax_that_is_not_dense(device, name):
+    x = torch.randn(4, 32, device=device)
+    for shape in ((), (1,)):
+        text = message(getattr(my_ops, name), x, amax=torch.ones(shape, device=device).to_sparse())
+        assert text == (
+            f"my_ops.{name}: amax: expected a dense tensor, got one that is torch.sparse_coo"
+        )
+
+
+def test_square_inplace_of_what_cannot_be_written(device):
+    x = torch.randn(6, 32, device=device)
+    leaf = x.clone().requires_grad_()
+    with torch.inference_mode():
+        inference = x.clone()
+    for wrong in (leaf, leaf[0].expand(6, 32), inference):
+        assert message(my_ops.square_, wrong).startswith(
+            "my_ops.square_: x: expected a tensor that can be written in place, got one that torch "
+        )
+    assert message(my_ops.square_, my_ops.fp4_quantize(x)) == (
+        "my_ops.square_: x: expected a dense tensor, got a quantized one; call dequantize() first"
+    )

@@ -4,6 +4,8 @@ With rstd = 1 / sqrt(mean(x^2) + eps) over the last dimension, y = x * rstd * (w
 derivatives are in csrc/rmsnorm/rmsnorm_autograd.cpp.
 """
 
+import numbers
+
 import torch
 from torch import Tensor
 
@@ -47,18 +49,21 @@ def rmsnorm(
 
     Returns:
         A new contiguous tensor with the shape of ``x``. 16-bit results are within one unit in the
-        last place of the exact ones, float32 results within two; a row does not depend on how
-        many others there are.
+        last place of the exact ones, float32 results within two, where the sum of squares neither
+        overflows float32 (``|x|`` from about 1e19 on) nor underflows (a tiny ``x`` with ``eps`` 0);
+        a row does not depend on how many others there are.
 
     Raises:
-        RuntimeError: for a dtype, device or shape that does not fit; the message names the
-            argument.
+        RuntimeError: for a dtype, device or shape that does not fit, and for an ``eps`` that is
+            negative or NaN; the message names the argument.
         ValueError: for another ``cast_order``.
         TypeError: for an argument of another type.
 
     The gradients are those of the formula, whatever ``cast_order`` is, and can be differentiated
     again. The gradient of ``weight`` has the same bits in every run.
     """
+    if not (isinstance(weight_offset, float) and (isinstance(eps, float) or eps is None)):
+        check_numbers("rmsnorm", eps, weight_offset)
     options = _options("rmsnorm", cast_order, out_dtype)
     return _forward(x, weight, eps, weight_offset, *options)
 
@@ -88,8 +93,21 @@ def add_rmsnorm(
 
     Both results have gradients, of any order; ``x`` and ``residual`` receive the same one.
     """
+    if not (isinstance(weight_offset, float) and (isinstance(eps, float) or eps is None)):
+        check_numbers("add_rmsnorm", eps, weight_offset)
     options = _options("add_rmsnorm", cast_order, out_dtype)
     return _add_forward(x, residual, weight, eps, weight_offset, *options)
+
+
+_NUMBERS = (float, int, numbers.Real, torch.SymInt, torch.SymFloat)
+
+
+def check_numbers(op: str, eps, weight_offset) -> None:
+    """Refuses tensors, whose gradient would be lost in silence, and arrays; pybind11 takes both."""
+    if eps is not None and not isinstance(eps, _NUMBERS):
+        raise_expected(op, "eps", "a number or None", type(eps).__name__, TypeError)
+    if not isinstance(weight_offset, _NUMBERS):
+        raise_expected(op, "weight_offset", "a number", type(weight_offset).__name__, TypeError)
 
 
 def _options(op, cast_order, out_dtype):

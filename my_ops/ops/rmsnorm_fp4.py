@@ -3,14 +3,15 @@
 import torch
 from torch import Tensor
 
+from my_ops._errors import raise_expected
 from my_ops.fp4_tensor import FP4Tensor
-from my_ops.ops._fp4_checks import check_format, check_tensor, given_amax
-from my_ops.ops._function import needs_function
+from my_ops.ops._fp4_checks import check_bool, check_format, check_tensor, given_amax
+from my_ops.ops._function import needs_function, raw_operator
 from my_ops.ops._rmsnorm_backward import check_operands
 from my_ops.ops.fp4 import fp4_quantize, quantize_fake
-from my_ops.ops.rmsnorm import rmsnorm
+from my_ops.ops.rmsnorm import check_numbers, rmsnorm
 
-_fused = torch.ops.my_ops.rmsnorm_fp4_quantize.default
+_fused = raw_operator("rmsnorm_fp4_quantize")
 
 
 def rmsnorm_fp4_quantize(
@@ -44,12 +45,18 @@ def rmsnorm_fp4_quantize(
     """
     check_format("rmsnorm_fp4_quantize", format)
     check_tensor("rmsnorm_fp4_quantize", "x", x)
+    if two_level is not True:
+        check_bool("rmsnorm_fp4_quantize", "two_level", two_level)
+    if not (isinstance(weight_offset, float) and (isinstance(eps, float) or eps is None)):
+        check_numbers("rmsnorm_fp4_quantize", eps, weight_offset)
     unknown = format == "nvfp4" and two_level and amax is None
     if unknown or needs_function(x, weight):
         y = rmsnorm(x, weight, eps, weight_offset=weight_offset)
         return fp4_quantize(y, format, amax=amax, two_level=two_level, scale_mode=scale_mode)
     if amax is not None:
         amax = given_amax("rmsnorm_fp4_quantize", amax, x, format, two_level)
+    if not isinstance(scale_mode, str):  # fp4_quantize's class of error, not rmsnorm's
+        raise_expected("rmsnorm_fp4_quantize", "scale_mode", "a string", type(scale_mode).__name__)
     packed, scale_bytes = _fused(x, weight, eps, weight_offset, amax, format, scale_mode)
     return FP4Tensor(packed, scale_bytes, amax, format, x.shape[-1], x.dtype)
 
