@@ -333,10 +333,6 @@ def test_errors(device):
     assert message(add, x, 3, error=TypeError) == (
         "my_ops.add_rmsnorm: residual: expected a tensor, got int"
     )
-    # A number that float64 cannot hold is of the right type: the whole schema is said.
-    assert message(rmsnorm, x, None, 10**400, error=TypeError).startswith(
-        "my_ops.rmsnorm: expected my_ops::rmsnorm_forward(Tensor x, "
-    )
     assert "cast_order" in message(rmsnorm, x, cast_order=[], error=ValueError)
     assert "out_dtype" in message(rmsnorm, x, out_dtype="float32", error=TypeError)
     for sizes in ((2, 3), (), None, "a", 1.5):
