@@ -49,9 +49,9 @@ def rmsnorm(
 
     Returns:
         A new contiguous tensor with the shape of ``x``. 16-bit results are within one unit in the
-        last place of the exact ones, float32 results within two, where the sum of squares neither
-        overflows float32 (``|x|`` from about 1e19 on) nor underflows (a tiny ``x`` with ``eps`` 0);
-        a row does not depend on how many others there are.
+        last place of the exact ones, float32 results within two; a row does not depend on how
+        many others there are. Squares of bfloat16 are added in float32: elements above 1e18, or
+        all below 1e-18 with an ``eps`` of 0, are out of its range.
 
     Raises:
         RuntimeError: for a dtype, device or shape that does not fit, and for an ``eps`` that is
