@@ -4,6 +4,8 @@ import copy
 
 import pytest
 import torch
+from helpers import message
+from torch.nn.utils import prune
 
 import my_ops
 from my_ops.nn import FP4Linear, RMSNorm, patch, unpatch
@@ -118,8 +120,68 @@ def test_a_patched_model_is_copied_and_moved_whole():
     torch.nn.init.zeros_(model.model.norm.weight)
     assert logits(twin).abs().max() > 0
     unpatch(twin.float())
-    assert twin.model.layers[0].mlp.up_proj.weight.dtype == torch.bfloat16  # as it was
-    assert twin.model.norm.weight.dtype == torch.float32  # its one parameter, as it is now
+    assert {parameter.dtype for parameter in twin.parameters()} == {torch.float32}
+    assert logits(twin).dtype == torch.float32
+
+
+def test_a_bias_of_another_dtype_stays_so():
+    linear = torch.nn.Linear(32, 4, dtype=torch.bfloat16)
+    linear.bias = torch.nn.Parameter(linear.bias.float())
+    model = torch.nn.Sequential(linear)
+    bias = linear.bias
+    patch(model, linear="fp4")
+    unpatch(model)
+    assert (linear.weight.dtype, linear.bias.dtype) == (torch.bfloat16, torch.float32)
+    assert linear.bias is bias
+
+
+HOOKS = {
+    "forward": lambda m: m.register_forward_hook(lambda *_: None),
+    "forward_pre": lambda m: m.register_forward_pre_hook(lambda *_: None),
+    "backward": lambda m: m.register_full_backward_hook(lambda *_: None),
+    "backward_pre": lambda m: m.register_full_backward_pre_hook(lambda *_: None),
+    "state_dict": lambda m: m.register_state_dict_post_hook(lambda *_: None),
+    "state_dict_pre": lambda m: m.register_state_dict_pre_hook(lambda *_: None),
+    "load_state_dict_pre": lambda m: m.register_load_state_dict_pre_hook(lambda *_: None),
+    "load_state_dict_post": lambda m: m.register_load_state_dict_post_hook(lambda *_: None),
+    "spectral_norm": torch.nn.utils.spectral_norm,
+    "prune": lambda m: prune.l1_unstructured(m, "weight", 0.5),
+}
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_modules_with_hooks_are_left_alone(hook):
+    modules = [torch.nn.Linear(8, 8)]
+    if hook not in ("spectral_norm", "prune"):  # these want a matrix
+        modules.append(torch.nn.RMSNorm(8))
+    model = torch.nn.Sequential(*modules, torch.nn.Linear(8, 8))
+    for module in modules:
+        HOOKS[hook](module)
+    report = patch(model, linear="fp4")
+    assert list(model)[:-1] == modules
+    assert report.skipped == {str(i): "it has hooks" for i in range(len(modules))}
+    assert list(report.replaced) == [str(len(modules))]
+
+
+@pytest.mark.parametrize("kind", [torch.nn.Linear, torch.nn.RMSNorm])
+def test_unpatch_changes_nothing_where_a_module_is_another_or_gone(kind):
+    model = torch.nn.Sequential(
+        torch.nn.Linear(8, 8), torch.nn.Linear(8, 8) if kind is torch.nn.Linear else kind(8)
+    )
+    patch(model, linear="fp4")
+    patched = list(model)
+    ours = type(model[1]).__name__
+    model[1] = torch.nn.Identity()
+    with pytest.raises(ValueError, match=rf"model: expected the {ours} of patch as '1', got Ident"):
+        unpatch(model)
+    assert model[0] is patched[0]
+    del model[1]
+    with pytest.raises(ValueError, match=rf"model: expected the {ours} of patch as '1', got none"):
+        unpatch(model)
+    assert model[0] is patched[0]
+    model.append(patched[1])
+    unpatch(model)
+    assert [type(module) for module in model] == [torch.nn.Linear, kind]
 
 
 class OddRMSNorm(torch.nn.Module):
@@ -175,6 +237,17 @@ def test_errors():
         patch(model, linear="int8")
     with pytest.raises(ValueError, match=r"expected one that my_ops\.nn\.patch changed"):
         unpatch(model)
+    for options, expected in {
+        ("format", "int4"): "format: expected 'nvfp4' or 'mxfp4', got 'int4'",
+        ("skip", None): "skip: expected names of modules, got None",
+        ("skip", (3,)): "skip: expected names of modules, got (3,)",
+        ("rmsnorm", "no"): "rmsnorm: expected a bool, got 'no'",
+        ("keep_linears", 0): "keep_linears: expected a bool, got 0",
+    }.items():
+        error = RuntimeError if options[0] == "format" else TypeError
+        assert (
+            message(patch, model, error=error, **dict([options])) == f"my_ops.nn.patch: {expected}"
+        )
     patch(model, linear="fp4", keep_linears=False)
     with pytest.raises(TypeError, match=r"model: expected a torch\.nn\.Module, got int"):
         my_ops.nn.patch(3)

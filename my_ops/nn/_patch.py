@@ -12,8 +12,10 @@ from torch import nn
 
 from my_ops._dense import FP4_DTYPES
 from my_ops._errors import raise_expected
+from my_ops.nn._checks import check_bool
 from my_ops.nn.fp4_linear import FP4Linear
 from my_ops.nn.rmsnorm import RMSNorm
+from my_ops.ops._fp4_checks import check_format
 
 _EPS_NAMES = ("variance_epsilon", "eps", "epsilon")
 
@@ -48,6 +50,9 @@ def patch(
 ) -> PatchReport:
     """Replaces modules of ``model`` by those of my_ops, in place.
 
+    A module with hooks is left alone, since they would be lost: one's own, and those by which
+    spectral_norm, weight_norm and prune of ``torch.nn.utils`` work.
+
     Args:
         model: any module, of Hugging Face or your own.
         rmsnorm: replace modules whose class is named ``...RMSNorm`` by :class:`my_ops.nn.RMSNorm`
@@ -68,7 +73,8 @@ def patch(
     Raises:
         ValueError: for another ``linear``, or a ``model`` that is patched already.
         RuntimeError: for another ``format``.
-        TypeError: for a ``model`` that is no module.
+        TypeError: for a ``model`` that is no module, names in ``skip`` that are no strings, or a
+            ``rmsnorm`` or ``keep_linears`` that is no bool.
     """
     if linear not in (None, "fp4"):
         raise_expected("nn.patch", "linear", "None or 'fp4'", repr(linear), ValueError)
@@ -76,7 +82,10 @@ def patch(
         raise_expected("nn.patch", "model", "a torch.nn.Module", type(model).__name__, TypeError)
     if hasattr(model, "_my_ops_originals"):
         raise ValueError("my_ops.nn.patch: model: expected a model not patched yet (unpatch it)")
-    skip = {skip} if isinstance(skip, str) else set(skip)
+    check_format("nn.patch", format)
+    check_bool("nn.patch", "rmsnorm", rmsnorm, TypeError)
+    check_bool("nn.patch", "keep_linears", keep_linears, TypeError)
+    skip = _names(skip)
     report, originals, replacements = PatchReport(), {}, {}
     shared = _shared_weights(model)
     for name, module in list(model.named_modules(remove_duplicate=False)):
@@ -90,6 +99,8 @@ def patch(
             report.skipped[name] = "named in skip"
         elif is_linear and module.weight in shared:
             report.skipped[name] = "shares its weight with another module"
+        elif _has_hooks(module):
+            report.skipped[name] = "it has hooks"
         else:
             if module not in replacements:
                 replacements[module] = (
@@ -109,14 +120,17 @@ def patch(
 def unpatch(model: nn.Module) -> None:
     """Brings back the modules that :func:`patch` replaced.
 
-    A norm keeps its parameter, with all training that it had since; a linear has the weight that it
-    had before it was quantized, on the device where the quantized one is now.
+    A norm keeps its parameter, with all training that it had since. A linear has the bias of now
+    and the weight that it had before it was quantized, on the device and in the dtype where the
+    quantized one is now. That weight does not change with the quantized one: after a
+    ``load_state_dict`` in between, load the state again. Hooks of the new modules go with them.
 
     Args:
         model: what :func:`patch` was called with.
 
     Raises:
-        ValueError: for a model that is not patched, or whose linears were not kept.
+        ValueError: for a model that is not patched, whose linears were not kept, or in which
+            another module, or none, is where patch put one. The model is then as it was.
     """
     originals = getattr(model, "_my_ops_originals", None)
     if originals is None:
@@ -125,16 +139,43 @@ def unpatch(model: nn.Module) -> None:
     if gone:
         got = f"one without the weights of {', '.join(gone)}"
         raise_expected("nn.unpatch", "model", "one patched with keep_linears=True", got, ValueError)
+    replacements = {name: _replacement(model, name, old) for name, old in originals.items()}
     for name, original in originals.items():
-        new = model.get_submodule(name)
+        new = replacements[name]
         original.train(new.training)
         if isinstance(new, RMSNorm):
             original.register_parameter("weight", new.weight)
         else:
-            original.to(new.weight.device)
+            original.bias = None  # the new one's has its own dtype
+            original.to(new.weight.device, new.weight.dtype)
             original.bias = new.bias
         _set_module(model, name, original)
     del model._my_ops_originals
+
+
+def _names(skip) -> set[str]:
+    names = [skip] if isinstance(skip, str) or not isinstance(skip, Iterable) else list(skip)
+    if not all(isinstance(name, str) for name in names):
+        raise_expected("nn.patch", "skip", "names of modules", repr(skip), TypeError)
+    return set(names)
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    return any(hooks for name, hooks in vars(module).items() if name.endswith("_hooks"))
+
+
+def _replacement(model: nn.Module, name: str, original: nn.Module) -> Any:
+    """What patch put in the place of `original`."""
+    kind = FP4Linear if isinstance(original, nn.Linear) else RMSNorm
+    try:
+        new: Any = model.get_submodule(name)
+        got = type(new).__name__
+    except AttributeError:
+        new, got = None, "none"
+    if not isinstance(new, kind):
+        expected = f"the {kind.__name__} of patch as '{name}'"
+        raise_expected("nn.unpatch", "model", expected, got, ValueError)
+    return new
 
 
 def _set_module(model: nn.Module, name: str, new: nn.Module) -> None:
