@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from my_ops._errors import raise_expected
 from my_ops._fp4_scales import tensor_scales
 
 
@@ -47,6 +48,10 @@ def load(
     layout: Layout, tensors: dict[str, Tensor]
 ) -> tuple[Tensor, Tensor, Tensor | None, str, int]:
     """packed, scale bytes, amax, format, K."""
+    for name in (layout.packed, layout.scale):
+        if not isinstance(tensors.get(name), Tensor):
+            op, got = f"FP4Tensor.from_{layout.name}", type(tensors.get(name)).__name__
+            raise_expected(op, f"tensors['{name}']", "a tensor", got)
     packed, scale_bytes = tensors[layout.packed], tensors[layout.scale].view(torch.uint8)
     K = 2 * packed.shape[-1]
     if layout.tensor_scale not in tensors:

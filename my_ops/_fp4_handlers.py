@@ -13,6 +13,8 @@ from my_ops._errors import raise_expected
 from my_ops.ops._function import raw_operator
 
 _aten = torch.ops.aten
+_SetExcluded = torch._C._SetExcludeDispatchKeyGuard
+_ADInplaceOrView = torch._C.DispatchKey.ADInplaceOrView
 _dequantize = raw_operator("fp4_dequantize")
 _linear = raw_operator("fp4_linear_forward")
 
@@ -29,6 +31,8 @@ def values(q, dtype: torch.dtype | None = None, K: int | None = None) -> Tensor:
 
 
 def refuse_data(q, value) -> None:
+    if not _is_quantized(value) and value.dtype not in FP4_DTYPES:  # of a module's double()
+        raise_expected("FP4Tensor", "dtype", "float32, float16 or bfloat16", value.dtype)
     raise_expected("FP4Tensor", "data", "copy_() or torch.utils.swap_tensors()", "an assignment")
 
 
@@ -182,3 +186,15 @@ HANDLERS = {
     _aten.mm.default: _mm,
     _aten.addmm.default: _addmm,
 }
+
+
+def handle(handler, func, args, kwargs):
+    """What `handler` makes of a call of `func`."""
+    # ADInplaceOrView: a write counts as one for autograd, which has saved the bytes, and a view as
+    # one of them.
+    with _SetExcluded(_ADInplaceOrView, False):
+        if torch.is_inference_mode_enabled() and func.is_view and not args[0].is_inference():
+            # A view of a tensor from outside of inference mode is no inference tensor.
+            with torch.inference_mode(False):
+                return handler(*args, **kwargs)
+        return handler(*args, **kwargs)

@@ -13,19 +13,16 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from my_ops import _fp4_exchange
 from my_ops._dense import DTYPE_NAMES, FP4_DTYPES, dense_strides
 from my_ops._errors import raise_expected
-from my_ops._fp4_handlers import HANDLERS, refuse_data, values
+from my_ops._fp4_handlers import HANDLERS, handle, refuse_data, values
 from my_ops._fp4_scales import BLOCK_SIZE, SCALE_DTYPE
-
-_SetExcluded = torch._C._SetExcludeDispatchKeyGuard
-_ADInplaceOrView = torch._C.DispatchKey.ADInplaceOrView
 
 
 class FP4Tensor(Tensor):
     """A tensor in NVFP4 or MXFP4.
 
     ``FP4Tensor(packed, scale_bytes, amax, format, K, dtype)`` makes one of bytes that are there:
-    ``scale_bytes`` is uint8, the bits of ``scale``; what the parts are is checked when they are
-    used.
+    ``scale_bytes`` is uint8, the bits of ``scale``; what the parts hold is checked when they are
+    used. RuntimeError for another format or dtype, parts that are no tensors, a K that is no size.
 
     Attributes:
         packed: uint8 ``[..., ceil(K / 2)]``, two E2M1 codes a byte, the even element in the low
@@ -59,18 +56,25 @@ class FP4Tensor(Tensor):
     def __new__(cls, packed, scale_bytes, amax, format, K, dtype, transposed=False, partial=False):
         if not isinstance(packed, Tensor):
             raise_expected("FP4Tensor", "packed", "a tensor", type(packed).__name__)
+        if not isinstance(scale_bytes, Tensor):
+            raise_expected("FP4Tensor", "scale_bytes", "a tensor", type(scale_bytes).__name__)
         if format not in BLOCK_SIZE:
             raise_expected("FP4Tensor", "format", "'nvfp4' or 'mxfp4'", repr(format))
         if dtype not in FP4_DTYPES:
             raise_expected("FP4Tensor", "dtype", "float32, float16 or bfloat16", dtype)
         shape = [*packed.shape[:-1], K]
         strides = None  # of a dense tensor
-        if transposed:
-            strides = dense_strides(shape)
-            shape[-2:], strides[-2:] = shape[:-3:-1], strides[:-3:-1]
-        return torch.Tensor._make_wrapper_subclass(
-            cls, shape, strides=strides, dtype=dtype, device=packed.device, requires_grad=False
-        )
+        try:
+            if transposed:
+                strides = dense_strides(shape)
+                shape[-2:], strides[-2:] = shape[:-3:-1], strides[:-3:-1]
+            return torch.Tensor._make_wrapper_subclass(
+                cls, shape, strides=strides, dtype=dtype, device=packed.device, requires_grad=False
+            )
+        except (RuntimeError, TypeError):  # asked beforehand it would cost every call
+            if isinstance(K, torch.SymInt) or (isinstance(K, int) and K >= 0):
+                raise
+            raise_expected("FP4Tensor", "K", "an integer from 0 on", repr(K))
 
     def __init__(
         self, packed, scale_bytes, amax, format, K, dtype, transposed=False, partial=False
@@ -115,7 +119,10 @@ class FP4Tensor(Tensor):
     def from_compressed_tensors(
         cls, tensors: dict[str, Tensor], dtype: torch.dtype = torch.bfloat16
     ) -> FP4Tensor:
-        """The weight of which ``tensors`` holds what :meth:`to_compressed_tensors` returns."""
+        """The weight of which ``tensors`` holds what :meth:`to_compressed_tensors` returns.
+
+        RuntimeError where its ``weight_packed`` or ``weight_scale`` is no tensor.
+        """
         return cls(*_fp4_exchange.load(_fp4_exchange.COMPRESSED_TENSORS, tensors), dtype)
 
     def to_modelopt(self) -> dict[str, Tensor]:
@@ -129,7 +136,10 @@ class FP4Tensor(Tensor):
     def from_modelopt(
         cls, tensors: dict[str, Tensor], dtype: torch.dtype = torch.bfloat16
     ) -> FP4Tensor:
-        """The weight of which ``tensors`` holds what :meth:`to_modelopt` returns."""
+        """The weight of which ``tensors`` holds what :meth:`to_modelopt` returns.
+
+        RuntimeError where its ``weight`` or ``weight_scale`` is no tensor.
+        """
         return cls(*_fp4_exchange.load(_fp4_exchange.MODELOPT, tensors), dtype)
 
     def __repr__(self, *, tensor_contents=None) -> str:  # type: ignore[override]
@@ -201,7 +211,7 @@ class FP4Tensor(Tensor):
         kwargs = kwargs or {}
         handler = HANDLERS.get(func)
         if handler is not None:
-            result = _handle(handler, func, args, kwargs)
+            result = handle(handler, func, args, kwargs)
             if result is not NotImplemented:
                 return result
         # Inference mode brings functions here that otherwise come in parts: to(), linear().
@@ -219,17 +229,6 @@ class FP4Tensor(Tensor):
                 raise_expected("FP4Tensor", func, expected, got)
         args, kwargs = tree_map_only(FP4Tensor, values, (args, kwargs))
         return func(*args, **kwargs)
-
-
-def _handle(handler, func, args, kwargs):
-    # ADInplaceOrView: a write counts as one for autograd, which has saved the bytes, and a view as
-    # one of them.
-    with _SetExcluded(_ADInplaceOrView, False):
-        if torch.is_inference_mode_enabled() and func.is_view and not args[0].is_inference():
-            # A view of a tensor from outside of inference mode is no inference tensor.
-            with torch.inference_mode(False):
-                return handler(*args, **kwargs)
-        return handler(*args, **kwargs)
 
 
 def _rebuild_fp4_tensor(

@@ -254,8 +254,34 @@ def test_tensor_of_parts_that_no_format_has(q):
             (None, *parts[1:], "nvfp4", 8, torch.float32),
             "packed: expected a tensor, got NoneType",
         ),
+        (
+            (parts[0], None, parts[2], "nvfp4", 8, torch.float32),
+            "scale_bytes: expected a tensor, got NoneType",
+        ),
+        *(
+            ((*parts, "nvfp4", K, torch.float32, t), f"K: expected an integer from 0 on, got {K!r}")
+            for K in ("x", -3, None)
+            for t in (False, True)
+        ),
     ):
         assert message(my_ops.FP4Tensor, *arguments) == f"my_ops.FP4Tensor: {expected}"
+
+
+def test_dtypes_that_no_fp4_tensor_has(q, x):
+    expected = "my_ops.FP4Tensor: dtype: expected float32, float16 or bfloat16, got torch.float64"
+    assert message(FP4Linear(8, 5, device=x.device).double) == expected
+    assert q.to(torch.float64).dtype == torch.float64  # a dense tensor
+
+
+@pytest.mark.parametrize("name", ["compressed_tensors", "modelopt"])
+def test_checkpoint_without_a_part(q, name):
+    tensors = getattr(q, f"to_{name}")()
+    load = getattr(my_ops.FP4Tensor, f"from_{name}")
+    for part in list(tensors)[:2]:
+        rest = {other: tensor for other, tensor in tensors.items() if other != part}
+        assert message(load, rest) == (
+            f"my_ops.FP4Tensor.from_{name}: tensors['{part}']: expected a tensor, got NoneType"
+        )
 
 
 def test_module_errors(x):
@@ -270,6 +296,32 @@ def test_module_errors(x):
         "my_ops.nn.FP4Linear: dtype: expected float32, float16 or bfloat16, got torch.float64"
     )
     assert message(lambda: FP4Linear(8, 5, format=[])).startswith("my_ops.nn.FP4Linear: format:")
+    for options, expected in (
+        ({"in_features": "x"}, "in_features: expected an integer from 0 on, got 'x'"),
+        ({"out_features": -3}, "out_features: expected an integer from 0 on, got -3"),
+        ({"dtype": "half"}, "dtype: expected float32, float16 or bfloat16, got half"),
+        ({"trainable": "no"}, "trainable: expected a bool, got 'no'"),
+    ):
+        sizes = {"in_features": 8, "out_features": 5}
+        assert message(FP4Linear, **(sizes | options)) == f"my_ops.nn.FP4Linear: {expected}"
+
+
+@pytest.mark.parametrize("assign", [False, True])
+@pytest.mark.parametrize("trainable", [False, True])
+def test_state_of_another_format(x, assign, trainable):
+    state = FP4Linear(8, 5, device=x.device).state_dict()
+    model = torch.nn.Sequential(FP4Linear(8, 5, format="mxfp4", trainable=trainable))
+    state = {f"0.{name}": tensor for name, tensor in state.items()}
+    if trainable:  # it takes the values
+        model.load_state_dict(state, assign=assign)
+        assert torch.equal(model[0].weight.cpu(), state["0.weight"].dequantize().cpu())
+    else:
+        with pytest.raises(RuntimeError) as caught:
+            model.load_state_dict(state, assign=assign)
+        assert str(caught.value).split("\n\t")[1:] == [
+            "my_ops.nn.FP4Linear: 0.weight: expected format 'mxfp4', got 'nvfp4'"
+        ]
+        assert model[0].weight.format == "mxfp4"
 
 
 def test_an_amax_that_is_not_a_number_is_refused_on_the_cpu():

@@ -277,3 +277,10 @@ def test_safetensors(tmp_path, format):
     del read["model.layers.0.mlp.up_proj.weight.packed"]
     with pytest.raises(ValueError, match=r"expected model.layers.0.mlp.up_proj.weight.packed of"):
         my_ops.nn.unflatten_state_dict(read, metadata)
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '{"w": {}}', '{"w": {"format": "nvfp4", "K": 8}}'])
+def test_metadata_of_someone_else(text):
+    expected = "metadata: expected what flatten_state_dict wrote as 'my_ops.fp4', got "
+    actual = message(my_ops.nn.unflatten_state_dict, {}, {"my_ops.fp4": text}, error=ValueError)
+    assert actual.startswith(f"my_ops.nn.unflatten_state_dict: {expected}")

@@ -335,9 +335,12 @@ def test_errors(device):
     )
     assert "cast_order" in message(rmsnorm, x, cast_order=[], error=ValueError)
     assert "out_dtype" in message(rmsnorm, x, out_dtype="float32", error=TypeError)
-    for sizes in ((2, 3), (), None, "a", 1.5):
+    for sizes in ((2, 3), (), None, "a", 1.5, -8):
         assert "dim: expected one size" in message(my_ops.nn.RMSNorm, sizes, error=ValueError)
     assert my_ops.nn.RMSNorm(np.int64(3)).dim == 3
+    assert message(my_ops.nn.RMSNorm, 8, weight_offset="x", error=TypeError) == (
+        "my_ops.nn.RMSNorm: weight_offset: expected a number, got str"
+    )
     assert message(my_ops._C.rmsnorm, x.to("meta")) == (
         "my_ops.rmsnorm: x: expected a CPU or CUDA tensor, got meta"
     )

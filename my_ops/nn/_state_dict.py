@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import reprlib
 from collections.abc import Mapping
 
 import torch
@@ -60,10 +61,12 @@ def unflatten_state_dict(
         A dict for ``load_state_dict``, its FP4 weights as :class:`my_ops.FP4Tensor`.
 
     Raises:
-        ValueError: where a tensor that the metadata names is missing.
+        ValueError: where a tensor that the metadata names is missing, and for metadata that
+            flatten_state_dict has not written.
+        RuntimeError: for a format or dtype that FP4Tensor has not.
     """
     state_dict = dict(tensors)
-    for name, described in json.loads((metadata or {}).get(_KEY, "{}")).items():
+    for name, (format, K, dtype, transposed) in _described(metadata or {}).items():
         missing = {f"{name}.packed", f"{name}.scale_bytes"} - state_dict.keys()
         if missing:
             expected = f"{' and '.join(sorted(missing))} of the FP4 tensor '{name}'"
@@ -71,14 +74,19 @@ def unflatten_state_dict(
         packed, scale_bytes, amax = (
             state_dict.pop(f"{name}.{part}", None) for part in ("packed", "scale_bytes", "amax")
         )
-        dtype = getattr(torch, described["dtype"])
-        state_dict[name] = FP4Tensor(
-            packed,
-            scale_bytes,
-            amax,
-            described["format"],
-            described["K"],
-            dtype,
-            described["transposed"],
-        )
+        state_dict[name] = FP4Tensor(packed, scale_bytes, amax, format, K, dtype, transposed)
     return state_dict
+
+
+def _described(metadata: Mapping[str, str]) -> dict[str, tuple]:
+    """format, K, dtype and transposed of each FP4 tensor."""
+    text = metadata.get(_KEY, "{}")
+    try:
+        return {
+            name: (of["format"], of["K"], getattr(torch, of["dtype"]), of["transposed"])
+            for name, of in json.loads(text).items()
+        }
+    except (AttributeError, KeyError, TypeError, ValueError):
+        expected = f"what flatten_state_dict wrote as '{_KEY}'"
+        got = reprlib.repr(text)
+        raise_expected("nn.unflatten_state_dict", "metadata", expected, got, ValueError)

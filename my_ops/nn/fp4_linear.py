@@ -1,11 +1,14 @@
 """my_ops.nn.FP4Linear: a linear layer with a weight in 4 bits, stored so or trained through."""
 
+import numbers
+
 import torch
 from torch import Tensor
 
 from my_ops._dense import FP4_DTYPES
-from my_ops._errors import raise_expected
+from my_ops._errors import expected_message, raise_expected
 from my_ops.fp4_tensor import FP4Tensor
+from my_ops.nn._checks import check_bool
 from my_ops.ops._fp4_checks import check_format
 from my_ops.ops._fp4_training import check_options
 from my_ops.ops.fp4 import fp4_quantize
@@ -24,7 +27,8 @@ class FP4Linear(torch.nn.Module):
 
     It is initialized as nn.Linear is; :meth:`from_linear` takes a trained layer. Under autocast the
     output has autocast's dtype; a trainable weight is quantized from its own. ``load_state_dict``
-    takes the state of either kind and that of an nn.Linear: it quantizes or decodes the weight.
+    takes the state of either kind and that of an nn.Linear: it quantizes or decodes the weight. A
+    frozen layer takes a quantized weight of its own ``format`` only.
 
     Args:
         in_features, out_features, bias, device: as nn.Linear takes them.
@@ -37,8 +41,8 @@ class FP4Linear(torch.nn.Module):
     :func:`my_ops.fp4_linear` does, or fp4_matmul, which raise what does not fit.
 
     Raises:
-        RuntimeError: for another ``format``, ``dtype`` or ``backward``, or options that do not go
-            together.
+        RuntimeError: for another ``format``, ``dtype`` or ``backward``, sizes that are none, or
+            options that do not go together.
     """
 
     # Of a module that was pickled before there was the choice.
@@ -60,6 +64,11 @@ class FP4Linear(torch.nn.Module):
     ):
         super().__init__()
         check_format("nn.FP4Linear", format)
+        for argument, size in (("in_features", in_features), ("out_features", out_features)):
+            if not isinstance(size, numbers.Integral) or size < 0:
+                raise_expected("nn.FP4Linear", argument, "an integer from 0 on", repr(size))
+        if dtype is not None:
+            _check_dtype("nn.FP4Linear", dtype)
         linear = torch.nn.Linear(in_features, out_features, bias, device, dtype)
         self._take("nn.FP4Linear", linear, format, trainable, backward, block2d, rht)
 
@@ -92,9 +101,8 @@ class FP4Linear(torch.nn.Module):
     def _take(self, op, linear, format, trainable, backward, block2d, rht) -> None:
         if not isinstance(linear, torch.nn.Linear):
             raise_expected(op, "linear", "a torch.nn.Linear", type(linear).__name__)
-        dtype = linear.weight.dtype
-        if dtype not in FP4_DTYPES:
-            raise_expected(op, "dtype", "float32, float16 or bfloat16", dtype)
+        _check_dtype(op, linear.weight.dtype)
+        check_bool(op, "trainable", trainable, RuntimeError)
         if not trainable and backward != "exact":
             raise_expected(op, "backward", "'exact' without trainable=True", repr(backward))
         self.in_features, self.out_features = linear.in_features, linear.out_features
@@ -143,11 +151,21 @@ class FP4Linear(torch.nn.Module):
         )
 
     def _load_from_state_dict(self, state_dict, prefix, *args):
+        *_, errors = args
         weight = state_dict.get(prefix + "weight")
         if isinstance(weight, FP4Tensor) and self.trainable:
             state_dict[prefix + "weight"] = weight.detach().dequantize()
+        elif isinstance(weight, FP4Tensor) and weight.format != self.format:
+            expected, got = f"format '{self.format}'", f"'{weight.format}'"
+            errors.append(expected_message("nn.FP4Linear", prefix + "weight", expected, got))
+            return
         elif isinstance(weight, Tensor) and not (isinstance(weight, FP4Tensor) or self.trainable):
             weight = weight.detach()
             weight = weight.float() if weight.dtype == torch.float64 else weight
             state_dict[prefix + "weight"] = fp4_quantize(weight, self.format, block2d=self.block2d)
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+def _check_dtype(op: str, dtype) -> None:
+    if dtype not in FP4_DTYPES:
+        raise_expected(op, "dtype", "float32, float16 or bfloat16", dtype)

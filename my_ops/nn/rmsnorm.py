@@ -14,9 +14,12 @@ from my_ops.ops.rmsnorm import rmsnorm
 def _one_size(dim) -> int:
     try:
         (size,) = (dim,) if isinstance(dim, numbers.Integral) else dim
-        return operator.index(size)
+        size = operator.index(size)
     except (TypeError, ValueError):
+        size = -1
+    if size < 0:
         raise_expected("nn.RMSNorm", "dim", "one size", repr(dim), ValueError)
+    return size
 
 
 class RMSNorm(torch.nn.Module):
@@ -35,6 +38,7 @@ class RMSNorm(torch.nn.Module):
 
     Raises:
         ValueError: for a ``dim`` that is not one size.
+        TypeError: for a ``weight_offset`` that is no number.
     """
 
     weight: torch.nn.Parameter | None
@@ -53,6 +57,9 @@ class RMSNorm(torch.nn.Module):
     ):
         super().__init__()
         self.dim = _one_size(dim)
+        if not isinstance(weight_offset, (float, numbers.Real)):  # to mypy a float is no Real
+            got = type(weight_offset).__name__
+            raise_expected("nn.RMSNorm", "weight_offset", "a number", got, TypeError)
         self.eps = eps
         self.elementwise_affine = elementwise_affine
         self.weight_offset = weight_offset
