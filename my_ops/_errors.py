@@ -26,6 +26,13 @@ def raise_expected(
     raise error(expected_message(op, argument, expected, got))
 
 
+def check_bool(op: str, argument: str, value, error: type[Exception] = RuntimeError) -> None:
+    kind = type(value)
+    if kind is not bool:
+        module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."  # numpy has a bool
+        raise_expected(op, argument, "a bool", module + kind.__name__, error)
+
+
 def raise_wrong_type(op: str, schema, args) -> NoReturn:
     """Of a call that pybind11 refused. TypeError, as torch has it; the FP4 operators have
     RuntimeError for whatever they refuse."""

@@ -241,8 +241,8 @@ def test_errors():
         ("format", "int4"): "format: expected 'nvfp4' or 'mxfp4', got 'int4'",
         ("skip", None): "skip: expected names of modules, got None",
         ("skip", (3,)): "skip: expected names of modules, got (3,)",
-        ("rmsnorm", "no"): "rmsnorm: expected a bool, got 'no'",
-        ("keep_linears", 0): "keep_linears: expected a bool, got 0",
+        ("rmsnorm", "no"): "rmsnorm: expected a bool, got str",
+        ("keep_linears", 0): "keep_linears: expected a bool, got int",
     }.items():
         error = RuntimeError if options[0] == "format" else TypeError
         assert (

@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 from my_ops._dense import FP4_DTYPES
-from my_ops._errors import raise_expected
-from my_ops.nn._checks import check_bool
+from my_ops._errors import check_bool, raise_expected
 from my_ops.nn.fp4_linear import FP4Linear
 from my_ops.nn.rmsnorm import RMSNorm
 from my_ops.ops._fp4_checks import check_format

@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from my_ops._dense import FP4_DTYPES
-from my_ops._errors import expected_message, raise_expected
+from my_ops._errors import check_bool, expected_message, raise_expected
 from my_ops.fp4_tensor import FP4Tensor
-from my_ops.nn._checks import check_bool
 from my_ops.ops._fp4_checks import check_format
 from my_ops.ops._fp4_training import check_options
 from my_ops.ops.fp4 import fp4_quantize
@@ -102,7 +101,7 @@ class FP4Linear(torch.nn.Module):
         if not isinstance(linear, torch.nn.Linear):
             raise_expected(op, "linear", "a torch.nn.Linear", type(linear).__name__)
         _check_dtype(op, linear.weight.dtype)
-        check_bool(op, "trainable", trainable, RuntimeError)
+        check_bool(op, "trainable", trainable)
         if not trainable and backward != "exact":
             raise_expected(op, "backward", "'exact' without trainable=True", repr(backward))
         self.in_features, self.out_features = linear.in_features, linear.out_features

@@ -36,13 +36,6 @@ def check_tensor(op: str, argument: str, x) -> None:
         raise_expected(op, argument, "float32, float16 or bfloat16", x.dtype)
 
 
-def check_bool(op: str, argument: str, value) -> None:
-    kind = type(value)
-    if kind is not bool:
-        module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."  # numpy has a bool
-        raise_expected(op, argument, "a bool", module + kind.__name__)
-
-
 def is_first_axis(axis, dims: int) -> bool:
     """Whether fp4_quantize's `axis` is the first of a matrix, else the last of `dims`."""
     try:

@@ -12,10 +12,10 @@ element of a block is cut off (in NVFP4, whose block scales round to the nearest
 import torch
 from torch import Tensor
 
-from my_ops._errors import raise_expected
+from my_ops._errors import check_bool, raise_expected
 from my_ops._fp4_handlers import values
 from my_ops.fp4_tensor import FP4Tensor
-from my_ops.ops._fp4_checks import blocks, check_bool, check_x, signed_seed
+from my_ops.ops._fp4_checks import blocks, check_x, signed_seed
 from my_ops.ops._fp4_factor import (
     PackedFactor,
     quantized,

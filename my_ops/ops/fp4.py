@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from my_ops._errors import raise_expected
+from my_ops._errors import check_bool, raise_expected
 from my_ops._fp4_handlers import values
 from my_ops._fp4_scales import BLOCK_SIZE, scaled_magnitudes
 from my_ops.fp4_tensor import FP4Tensor
@@ -11,7 +11,6 @@ from my_ops.ops._fp4_checks import (
     SCALE_MODES,
     blocks,
     check_amax,
-    check_bool,
     check_dtype_name,
     check_format,
     check_name,

@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from my_ops._errors import raise_expected
+from my_ops._errors import check_bool, raise_expected
 from my_ops.fp4_tensor import FP4Tensor
-from my_ops.ops._fp4_checks import check_bool, check_format, check_tensor, given_amax
+from my_ops.ops._fp4_checks import check_format, check_tensor, given_amax
 from my_ops.ops._function import needs_function, raw_operator
 from my_ops.ops._rmsnorm_backward import check_operands
 from my_ops.ops.fp4 import fp4_quantize, quantize_fake
