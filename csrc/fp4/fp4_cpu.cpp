@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "common/ceil_div.h"
+#include "common/cpu.h"
 #include "common/philox.h"
 #include "fp4/fp4.h"
 #include "fp4/fp4_block.h"
@@ -160,6 +161,7 @@ void fp4_dequantize_cpu(const TensorView& packed, const TensorView& scale, const
   const float global = amax ? nvfp4_tensor_scale(*amax).global : 1.0f;
   const auto* packed_data = packed.const_data_ptr<uint8_t>();
   const auto* scale_data = scale.const_data_ptr<uint8_t>();
+  prefer_huge_pages(y);
   dispatch(Fp4Floats(), y.scalar_type(), [&](auto zero) {
     using scalar_t = decltype(zero);
     auto* y_data = y.mutable_data_ptr<scalar_t>();

@@ -1,12 +1,12 @@
-// rmsnorm on the CPU: plain loops over rows, the readable twin of the CUDA kernels.
-//
-// 16-bit rows are computed in float32, all others in float64 and rounded once.
+// rmsnorm on the CPU: plain loops over rows, the readable twin of the CUDA kernels. 16-bit rows are
+// computed in float32, all others in float64 and rounded once.
 #include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
+#include "common/cpu.h"
 #include "rmsnorm/rmsnorm.h"
 #include "rmsnorm/rmsnorm_dispatch.h"
 
@@ -20,9 +20,9 @@ using acc_for = std::conditional_t<((sizeof(stored_t) == 2) && ...), float, doub
 constexpr int64_t kGrainElements = 16384;
 int64_t grain_rows(int64_t H) { return std::max<int64_t>(1, kGrainElements / H); }
 
-// term(0) + ... + term(H - 1) in as many independent sums as fill vector registers.
+// term(0) + ... + term(H - 1) in as many independent sums as fill the caller's vector registers.
 template <typename acc_t, typename Term>
-acc_t sum_over_row(int64_t H, const Term& term) {
+[[gnu::always_inline]] inline acc_t sum_over_row(int64_t H, const Term& term) {
   constexpr int kSums = 16;
   acc_t sums[kSums] = {};
   int64_t column = 0;
@@ -36,8 +36,8 @@ acc_t sum_over_row(int64_t H, const Term& term) {
 }
 
 template <typename x_t, typename w_t, typename y_t>
-void forward_row(const x_t* x, const w_t* weight, const RMSNormOptions& options, int64_t H,
-                 y_t* y) {
+MY_OPS_VECTORS void forward_row(const x_t* x, const w_t* weight, const RMSNormOptions& options,
+                                int64_t H, y_t* y) {
   using acc_t = acc_for<x_t, y_t>;
   const auto square = [&](int64_t column) {
     const auto value = static_cast<acc_t>(x[column]);
@@ -83,10 +83,10 @@ void dispatch_output(const TensorView& y, const Function& function) {
 void rmsnorm_forward_cpu(const TensorView& x, const TensorView& residual, const TensorView& weight,
                          const RMSNormOptions& options, const TensorView& y,
                          const TensorView& sum) {
-  const int64_t H = x.size(-1);
-  const int64_t rows = x.numel() / H;
+  const int64_t H = x.size(-1), rows = x.numel() / H;
   const RowLayout x_layout = row_layout(x);
   const RowLayout residual_layout = residual.defined() ? row_layout(residual) : RowLayout();
+  for (const TensorView* result : {&y, &sum}) prefer_huge_pages(*result);
   rmsnorm_dispatch(x, weight, [&](auto x_zero, auto w_zero) {
     using x_t = decltype(x_zero);
     using w_t = decltype(w_zero);
@@ -122,8 +122,9 @@ int64_t backward_parts(int64_t rows) { return std::clamp<int64_t>(rows / 16, 1, 
 
 // Writes grad_x (unless null) of one row, and adds its share to grad_weight (unless null).
 template <typename x_t, typename w_t, typename acc_t>
-void backward_row(const x_t* grad, const x_t* grad_sum, const x_t* x, const w_t* weight,
-                  const RMSNormOptions& options, int64_t H, x_t* grad_x, acc_t* grad_weight) {
+MY_OPS_VECTORS void backward_row(const x_t* grad, const x_t* grad_sum, const x_t* x,
+                                 const w_t* weight, const RMSNormOptions& options, int64_t H,
+                                 x_t* grad_x, acc_t* grad_weight) {
   const auto offset = static_cast<acc_t>(options.weight_offset);
   const auto x_at = [&](int64_t column) { return static_cast<acc_t>(x[column]); };
   const auto weighted_grad_at = [&](int64_t column) {
@@ -156,11 +157,11 @@ void backward_row(const x_t* grad, const x_t* grad_sum, const x_t* x, const w_t*
 void rmsnorm_backward_cpu(const TensorView& grad, const TensorView& grad_sum, const TensorView& x,
                           const TensorView& weight, const RMSNormOptions& options,
                           const TensorView& grad_x, const TensorView& grad_weight) {
-  const int64_t H = x.size(-1);
-  const int64_t rows = x.numel() / H;
+  const int64_t H = x.size(-1), rows = x.numel() / H;
   const RowLayout grad_layout = row_layout(grad);
   const RowLayout grad_sum_layout = grad_sum.defined() ? row_layout(grad_sum) : RowLayout();
   const RowLayout x_layout = row_layout(x);
+  prefer_huge_pages(grad_x);
   rmsnorm_dispatch(x, weight, [&](auto x_zero, auto w_zero) {
     using x_t = decltype(x_zero);
     using w_t = decltype(w_zero);
