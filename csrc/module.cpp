@@ -4,6 +4,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "fp4/fp4.h"
+#include "fp4/fp4_rmsnorm.h"
 #include "fp4_matmul/fp4_matmul.h"
 #include "matmul/matmul.h"
 #include "rmsnorm/rmsnorm.h"
@@ -120,6 +121,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module_) {
                     const std::optional<at::Tensor>&, c10::SymInt, const std::string&,
                     const std::string&>(ops, "fp4_dequantize");
   define_dispatched(ops, "fp4_hadamard", &my_ops::fp4_hadamard);
+  define_dispatched(ops, "rmsnorm_fp4_quantize", &my_ops::rmsnorm_fp4_quantize);
   define_dispatched(ops, "fp4_matmul_forward", &my_ops::fp4_matmul_forward);
   define_dispatched(ops, "fp4_matmul_pair_forward", &my_ops::fp4_matmul_pair_forward);
   define_dispatched(ops, "fp4_matmul_backward_A", &my_ops::fp4_matmul_backward_A);

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from my_ops._errors import raise_expected
-from my_ops.ops.rmsnorm import rmsnorm
+from my_ops.ops.rmsnorm import check_numbers, rmsnorm
 
 
 def _one_size(dim) -> int:
@@ -57,9 +57,7 @@ class RMSNorm(torch.nn.Module):
     ):
         super().__init__()
         self.dim = _one_size(dim)
-        if not isinstance(weight_offset, (float, numbers.Real)):  # to mypy a float is no Real
-            got = type(weight_offset).__name__
-            raise_expected("nn.RMSNorm", "weight_offset", "a number", got, TypeError)
+        check_numbers("nn.RMSNorm", None, weight_offset)
         self.eps = eps
         self.elementwise_affine = elementwise_affine
         self.weight_offset = weight_offset

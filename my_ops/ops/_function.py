@@ -18,13 +18,11 @@ def raw_operator(name: str):
 
     `torch.ops.my_ops.<name>.default` boxes its arguments and costs 1 us more than the function of
     `_C.ops`, which hands them to the same dispatcher as they are. Dynamo cannot look into that.
-    One that is not in `_C.ops` gets the messages alone.
     """
     overload = getattr(torch.ops.my_ops, name).default
-    function = getattr(_C.ops, name, overload)
+    function = getattr(_C.ops, name)
     # What users call: square_inplace is square_.
     op = name.removesuffix("_forward").removesuffix("_two_level").replace("_inplace", "_")
-    wrong_type = "incompatible function arguments", f"{name}() Expected a value"  # of the overload
 
     def call(*args):
         if _dynamo_is_tracing():
@@ -39,8 +37,8 @@ def raw_operator(name: str):
                 if isinstance(value, Tensor):  # matmul's A is the function's a
                     check_dense_layout(op, argument.name.lower(), value)
             raise
-        except (TypeError, RuntimeError) as error:
-            if not any(words in str(error) for words in wrong_type):
+        except TypeError as error:
+            if "incompatible function arguments" not in str(error):
                 raise
             raise_wrong_type(op, overload._schema, args)
 

@@ -103,7 +103,10 @@ _NUMBERS = (float, int, numbers.Real, torch.SymInt, torch.SymFloat)
 
 
 def check_numbers(op: str, eps, weight_offset) -> None:
-    """Refuses tensors, whose gradient would be lost in silence, and arrays; pybind11 takes both."""
+    """Refuses tensors, whose gradient would be lost in silence, and arrays; pybind11 takes both.
+
+    Callers look for floats themselves first, as a call costs more than that.
+    """
     if eps is not None and not isinstance(eps, _NUMBERS):
         raise_expected(op, "eps", "a number or None", type(eps).__name__, TypeError)
     if not isinstance(weight_offset, _NUMBERS):

@@ -60,14 +60,10 @@ def square_(x: Tensor) -> Tensor:
 
     Where a gradient is recorded this costs two copies of ``x``, since autograd needs the old one.
     """
-    if needs_function(x):
-        squared = square(x.clone())
-        try:
-            return x.copy_(squared)
-        except RuntimeError as error:
-            _refuse_write(x, str(error))
-            raise
+    squared = square(x.clone()) if needs_function(x) else None
     try:
+        if squared is not None:
+            return x.copy_(squared)
         _inplace(x)
     except RuntimeError as error:
         _refuse_write(x, str(error))
