@@ -79,7 +79,8 @@ __global__ void MY_OPS_SM90_BLOCKS(2 * kGemvWarps * 32)
   const int last_unit = block.units - 1;
   if (const int i = threadIdx.x; i <= block.units + 1) {
     // What the copy engine leaves out of the last unit and of scales counts there too.
-    sm90::init_barrier(block.unit_barrier(i), last && (i == last_unit || i == block.units) ? 2 : 1);
+    const bool finished = last && (i == last_unit || i == block.units);
+    sm90::init_barrier(block.unit_barrier(i), finished ? 1 + 32 : 1);
   }
   sm90::fence_barrier_init();
   __syncthreads();
@@ -89,11 +90,9 @@ __global__ void MY_OPS_SM90_BLOCKS(2 * kGemvWarps * 32)
   if (warp == kGemvWarps - 1 && sm90::elect_one()) block.start_copies_alone();
   if (last && warp == 0) {
     block.finish();
-    __syncwarp();
-    if (lane == 0) {
-      sm90::arrive(block.unit_barrier(last_unit));
-      sm90::arrive(block.scale_barrier());
-    }
+    // Each lane for what it wrote: racecheck does not follow an arrival of one for all.
+    sm90::arrive(block.unit_barrier(last_unit));
+    sm90::arrive(block.scale_barrier());
   }
   // The factors of all sums are for one warp to know, unless another cannot lift its x. amax as in
   // load_amax (panel_sums.cuh).
