@@ -37,10 +37,12 @@ __device__ __forceinline__ void share_scale(const FusedArguments& args, uint32_t
   Amaxes amaxes;
   amaxes.load(args);
   const ResultScale scale = scale_of_results<Tile>(args, amaxes);
-  if (threadIdx.x % 32 != 0) return;
-  store_shared4(base + Tile::kScalePlace + 8, scale.first);
-  store_shared4(base + Tile::kScalePlace + 12, scale.second);
-  sm90::arrive(base + Tile::kScalePlace);
+  if (threadIdx.x % 32 == 0) {
+    store_shared4(base + Tile::kScalePlace + 8, scale.first);
+    store_shared4(base + Tile::kScalePlace + 12, scale.second);
+    sm90::arrive(base + Tile::kScalePlace);
+  }
+  __syncwarp();  // the block's end waits for its cluster, as whole warps
 }
 
 // Of those that need it.
