@@ -1,7 +1,8 @@
 """Trains a small language model on my_ops, beside plain PyTorch, and packs it into FP4.
 
     python examples/train_tiny_lm.py                     two to three minutes on two cores
-    python examples/train_tiny_lm.py --precision fp4     the blocks' products in FP4
+    python examples/train_tiny_lm.py --precision fp4     the blocks' products in FP4; PyTorch's in
+                                                         bfloat16
     python examples/train_tiny_lm.py --compile
     torchrun --nproc-per-node 2 examples/train_tiny_lm.py --parallel fsdp      or tp, or ddp
 
@@ -49,8 +50,8 @@ PROMPT = "The "
 
 # The largest difference to plain PyTorch of the first and of the final losses, in nats per byte.
 # In fp32 only roundings differ, which hundreds of steps can make a small drift of.
-# FP4's products are other numbers from the start.
-TOLERANCE = {"fp32": (1e-4, 0.01), "fp4": (0.3, 0.3)}
+# FP4's products are other numbers from the start; 0.04 is 3 % of what 650 steps leave.
+TOLERANCE = {"fp32": (1e-4, 0.01), "fp4": (0.3, 0.04)}
 
 
 @dataclass
@@ -82,15 +83,16 @@ def main() -> int:
         sys.stdout = open(os.devnull, "w")
     describe(options, processes, text)
 
-    operators = plain_torch() if options.backend == "torch" else my_ops_operators(options)
+    reference = plain_torch(options.precision)
+    operators = reference if options.backend == "torch" else my_ops_operators(options)
     heading(f"Training with {operators.name}")
     runs = [train(operators, text, processes, options)]
     processes.end()
     if not processes.first:
         return 0
     if options.backend == "my_ops":
-        heading("Training with plain PyTorch")
-        runs.append(train(plain_torch(), text, Processes.alone(processes.device), options))
+        heading(f"Training with {reference.name}")
+        runs.append(train(reference, text, Processes.alone(processes.device), options))
     model = runs[0].model
 
     agreed = len(runs) == 1 or compare(*runs, TOLERANCE[options.precision])
@@ -118,7 +120,7 @@ def parse_options() -> argparse.Namespace:
         "--precision",
         choices=("fp32", "fp4"),
         default="fp32",
-        help="the blocks' products: my_ops.matmul or my_ops.fp4_matmul [fp32]",
+        help="the blocks' products: my_ops.matmul, or my_ops.fp4_matmul (PyTorch: bf16) [fp32]",
     )
     parser.add_argument(
         "--format", choices=("nvfp4", "mxfp4"), default="nvfp4", help="of FP4 [nvfp4]"
@@ -147,7 +149,7 @@ def parse_options() -> argparse.Namespace:
 def describe(options: argparse.Namespace, processes: Processes, text: Text) -> None:
     shape, device = Shape(), processes.device
     with torch.device("meta"):
-        parameters = sum(p.numel() for p in TinyLM(shape, plain_torch()).parameters())
+        parameters = sum(p.numel() for p in TinyLM(shape, plain_torch("fp32")).parameters())
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     where = name if device.type == "cuda" else f"{name}, threads: {torch.get_num_threads()}"
     heading("A byte-level language model")
@@ -162,13 +164,18 @@ def describe(options: argparse.Namespace, processes: Processes, text: Text) -> N
         row("processes", f"{processes.count}, {options.parallel}")
 
 
-def plain_torch() -> Operators:
+def plain_torch(precision: str) -> Operators:
+    """What my_ops is held to: float32, and beside FP4 bfloat16 for the same products."""
+
+    def bfloat16_matmul(a: Tensor, b: Tensor) -> Tensor:
+        return torch.matmul(a.bfloat16(), b.bfloat16()).to(a.dtype)
+
     return Operators(
-        name="plain PyTorch",
+        name="plain PyTorch" + (" in bfloat16" if precision == "fp4" else ""),
         rmsnorm=lambda x, weight: F.rms_norm(x, x.shape[-1:], weight, EPS),
         square=torch.square,
         matmul=torch.matmul,
-        block_matmul=torch.matmul,
+        block_matmul=bfloat16_matmul if precision == "fp4" else torch.matmul,
     )
 
 
