@@ -3,9 +3,10 @@
 //
 // The tensor cores then want elements 2t and 2t + 1 of every eight in lane t of a quad: byte t of
 // every word. So a warp first rearranges the codes of a step where they lie in shared memory, four
-// words at a time: word t gets the bytes t, its nibbles in the order in which code_pairs finds
-// them. With the scales, of which every lane needs all, an instruction of the tensor cores costs 41
-// others instead of 29. An image of x costs a kernel: 2 us at 128 rows of x, and more from there.
+// words at a time: word t gets the bytes t, its nibbles in the order in which quick_pairs finds
+// them. With the scales, of which every lane needs all, an instruction of the tensor cores costs 39
+// others instead of 24 to 28. An image of x costs a kernel: 2 us at 128 rows of x, and more from
+// there.
 #pragma once
 
 #include "fp4_matmul/fused_step.cuh"
@@ -50,12 +51,14 @@ template <typename Tile>
 struct NaturalHalfStep {
   using scalar_t = typename Tile::scalar_t;
   static constexpr bool kMx = Tile::kFormat == Fp4Format::mxfp4;
+  static constexpr bool kTwoScales = kMx && !std::is_same_v<scalar_t, __half>;
   const float factor;
   uint32_t low[4], high[4];  // the words of either row
   // NVFP4: two of the eight scales of either row, the other lanes of the quad have the others.
   // MXFP4: the bytes of all four.
   uint32_t low_scales, high_scales;
-  uint32_t low_pairs[4], high_pairs[4];  // NVFP4: both scales of each word
+  // NVFP4: both scales of each word. MXFP4 as bfloat16: those of words 0 and 1, then of 2 and 3.
+  uint32_t low_pairs[4], high_pairs[4];
   FittingScales<scalar_t> fitting;
 
   __device__ __forceinline__ explicit NaturalHalfStep(float factor) : factor(factor) {}
@@ -85,33 +88,44 @@ struct NaturalHalfStep {
         low_pairs[w] = __shfl_sync(~0u, of_low, w, 4);
         high_pairs[w] = __shfl_sync(~0u, of_high, w, 4);
       }
+    } else if constexpr (kTwoScales) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        low_pairs[i] = fitting.pair_of_two(__byte_perm(low_scales, 0, 0x4140 + i * 0x0202));
+        high_pairs[i] = fitting.pair_of_two(__byte_perm(high_scales, 0, 0x4140 + i * 0x0202));
+      }
     }
   }
 
-  __device__ __forceinline__ static void decode_nvfp4(uint32_t codes, uint32_t scales,
-                                                      uint32_t (&pairs)[4]) {
-    uint32_t scale[2];
-    halves_twice(scales, scale);
-    code_pairs(scalar_t{}, codes, pairs);
+  // Eight codes, four times each of two scales.
+  __device__ __forceinline__ static void decode(uint32_t codes, uint32_t first_scale,
+                                                uint32_t second_scale, uint32_t (&pairs)[4]) {
+    quick_pairs(scalar_t{}, codes, pairs);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) pairs[i] = multiply_pairs(scalar_t{}, pairs[i], scale[i / 2]);
+    for (int i = 0; i < 4; ++i) {
+      pairs[i] = multiply_pairs(scalar_t{}, pairs[i], i < 2 ? first_scale : second_scale);
+    }
   }
 
   // The 32 codes of both rows as the operands A of two instructions.
   __device__ __forceinline__ void decode_word(int w, uint32_t (*fragments)[4]) {
     uint32_t first = low[w], second = high[w];
     asm volatile("" : "+r"(first), "+r"(second));  // as in HalfStep
-    uint32_t a[4], b[4];
-    if constexpr (!kMx) {
-      decode_nvfp4(first, low_pairs[w], a);
-      decode_nvfp4(second, high_pairs[w], b);
-    } else {
-      const auto scale = [&](uint32_t codes, uint32_t bytes) {
-        return fitting.pair(codes, __byte_perm(bytes, 0, 0x4440 + w));
-      };
-      decode<scalar_t>(first, scale(first, low_scales), a);
-      decode<scalar_t>(second, scale(second, high_scales), b);
-    }
+    uint32_t a[4], b[4], scales[2];
+    const auto scales_of = [&](uint32_t codes, uint32_t bytes, const uint32_t(&pairs)[4]) {
+      if constexpr (!kMx) {
+        halves_twice(pairs[w], scales);
+      } else if constexpr (kTwoScales) {
+        halves_twice(pairs[w / 2], scales);
+        scales[0] = scales[1] = scales[w % 2];
+      } else {
+        scales[0] = scales[1] = fitting.pair(codes, __byte_perm(bytes, 0, 0x4440 + w));
+      }
+    };
+    scales_of(first, low_scales, low_pairs);
+    decode(first, scales[0], scales[1], a);
+    scales_of(second, high_scales, high_pairs);
+    decode(second, scales[0], scales[1], b);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       fragments[i / 2][i % 2 * 2] = a[i];

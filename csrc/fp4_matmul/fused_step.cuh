@@ -91,6 +91,11 @@ struct HalfStep {
     if constexpr (!kMx) {
       block_scales(low_byte, low_scale);
       block_scales(high_byte, high_scale);
+    } else if constexpr (!std::is_same_v<scalar_t, __half>) {
+      uint32_t scale[2];
+      halves_twice(fitting.pair_of_two(low_byte | high_byte << 16), scale);
+      low_scale[0] = low_scale[1] = scale[0];
+      high_scale[0] = high_scale[1] = scale[1];
     } else {
       low_scale[0] = low_scale[1] = fitting.pair(low.x | low.y | low.z | low.w, low_byte);
       high_scale[0] = high_scale[1] = fitting.pair(high.x | high.y | high.z | high.w, high_byte);
