@@ -53,7 +53,7 @@ class FittingScales {
     }
   }
   // bfloat16: two scales, in the halves of `bytes`, as the halves of a pair, by as many
-  // instructions as one takes.
+  // instructions as one takes. With quick_pairs 38.65 us for 39.5 at 192 rows of x, 8192 x 8192.
   __device__ __forceinline__ uint32_t pair_of_two(uint32_t bytes) {
     static_assert(!std::is_same_v<scalar_t, __half>, "which has to look at the codes");
     bytes_ |= bytes;

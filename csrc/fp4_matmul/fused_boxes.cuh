@@ -18,7 +18,10 @@
 // sooner (fused_scale.cuh), fp16 16.0 for 16.8, MXFP4 15.75 for 16.6 and 16.5 for 17.1. No faster:
 // five or six slots (16.45, 16.75), stages of half a step (16.7), the words of a step in twos with
 // two sets of registers (17.1) or one by one (16.55), x as it lies, which four warps bring into
-// order (18.9 to 20), and the weight on its way to L2 before x is (17.4 to 19.5).
+// order (18.9 to 20) or, of the first step alone and while the image of the rest is made, those
+// that decode (19.0 to 20.2 for 16.4 to 17.0: many blocks read the same lines), the weight on its
+// way to L2 before x is (17.4 to 19.5), and blocks of a cluster that wait for each other where they
+// exchange sums, not where they start (16.05 to 16.6 for 15.8 to 16.3).
 #pragma once
 
 #include "common/sm90_bulk_copy.cuh"
