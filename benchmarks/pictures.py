@@ -57,7 +57,7 @@ PICTURES = {
             "add_rmsnorm backward, bfloat16", ("add backward",), "GB/s", "H", "columns", where=BF16
         ),
         Panel(
-            "in a CUDA graph, bfloat16 [rows, 4096]",
+            "small, bfloat16 [rows, 4096]",
             ("small",),
             "us",
             "rows",

@@ -163,6 +163,18 @@ def test_modules_with_hooks_are_left_alone(hook):
     assert list(report.replaced) == [str(len(modules))]
 
 
+def test_modules_whose_forward_was_replaced_are_left_alone():
+    """As accelerate does, which moves inputs to the module's device in its own."""
+    modules = [torch.nn.Linear(8, 8), torch.nn.RMSNorm(8)]
+    for module in modules:
+        module.forward = lambda x, forward=module.forward: 2 * forward(x)
+    model = torch.nn.Sequential(*modules, torch.nn.Linear(8, 8))
+    report = patch(model, linear="fp4")
+    assert list(model)[:-1] == modules
+    assert report.skipped == dict.fromkeys("01", "its forward was replaced")
+    assert list(report.replaced) == ["2"]
+
+
 @pytest.mark.parametrize("kind", [torch.nn.Linear, torch.nn.RMSNorm])
 def test_unpatch_changes_nothing_where_a_module_is_another_or_gone(kind):
     model = torch.nn.Sequential(

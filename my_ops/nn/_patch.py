@@ -50,7 +50,8 @@ def patch(
     """Replaces modules of ``model`` by those of my_ops, in place.
 
     A module with hooks is left alone, since they would be lost: one's own, and those by which
-    spectral_norm, weight_norm and prune of ``torch.nn.utils`` work.
+    spectral_norm, weight_norm and prune of ``torch.nn.utils`` work. So is one whose ``forward`` was
+    replaced, as accelerate does for a ``device_map``.
 
     Args:
         model: any module, of Hugging Face or your own.
@@ -100,6 +101,8 @@ def patch(
             report.skipped[name] = "shares its weight with another module"
         elif _has_hooks(module):
             report.skipped[name] = "it has hooks"
+        elif "forward" in vars(module):
+            report.skipped[name] = "its forward was replaced"
         else:
             if module not in replacements:
                 replacements[module] = (
