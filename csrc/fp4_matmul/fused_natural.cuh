@@ -97,35 +97,28 @@ struct NaturalHalfStep {
     }
   }
 
-  // Eight codes, four times each of two scales.
-  __device__ __forceinline__ static void decode(uint32_t codes, uint32_t first_scale,
-                                                uint32_t second_scale, uint32_t (&pairs)[4]) {
-    quick_pairs(scalar_t{}, codes, pairs);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      pairs[i] = multiply_pairs(scalar_t{}, pairs[i], i < 2 ? first_scale : second_scale);
-    }
-  }
-
   // The 32 codes of both rows as the operands A of two instructions.
   __device__ __forceinline__ void decode_word(int w, uint32_t (*fragments)[4]) {
     uint32_t first = low[w], second = high[w];
     asm volatile("" : "+r"(first), "+r"(second));  // as in HalfStep
-    uint32_t a[4], b[4], scales[2];
-    const auto scales_of = [&](uint32_t codes, uint32_t bytes, const uint32_t(&pairs)[4]) {
+    const auto decode_row = [&](uint32_t codes, uint32_t bytes, const uint32_t(&ready)[4],
+                                uint32_t(&pairs)[4]) {
+      uint32_t scales[2];  // of the first two pairs, of the others
       if constexpr (!kMx) {
-        halves_twice(pairs[w], scales);
+        halves_twice(ready[w], scales);
       } else if constexpr (kTwoScales) {
-        halves_twice(pairs[w / 2], scales);
+        halves_twice(ready[w / 2], scales);
         scales[0] = scales[1] = scales[w % 2];
       } else {
         scales[0] = scales[1] = fitting.pair(codes, __byte_perm(bytes, 0, 0x4440 + w));
       }
+      quick_pairs(scalar_t{}, codes, pairs);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) pairs[i] = multiply_pairs(scalar_t{}, pairs[i], scales[i / 2]);
     };
-    scales_of(first, low_scales, low_pairs);
-    decode(first, scales[0], scales[1], a);
-    scales_of(second, high_scales, high_pairs);
-    decode(second, scales[0], scales[1], b);
+    uint32_t a[4], b[4];
+    decode_row(first, low_scales, low_pairs, a);
+    decode_row(second, high_scales, high_pairs, b);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       fragments[i / 2][i % 2 * 2] = a[i];
