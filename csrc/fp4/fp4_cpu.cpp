@@ -1,40 +1,20 @@
-// fp4_quantize, fp4_dequantize, fp4_hadamard on the CPU: the readable twin of the .cuh files.
-#include <ATen/Parallel.h>
+// fp4_quantize and fp4_hadamard on the CPU: the readable twin of the .cuh files.
 #include <torch/headeronly/util/BFloat16.h>
 #include <torch/headeronly/util/Half.h>
 
 #include <algorithm>
 
-#include "common/ceil_div.h"
 #include "common/cpu.h"
 #include "common/philox.h"
 #include "fp4/fp4.h"
 #include "fp4/fp4_block.h"
 #include "fp4/fp4_hadamard.h"
+#include "fp4/fp4_pieces.h"
 
 namespace my_ops {
 namespace {
 
-constexpr int64_t kGrainElements = 32768;  // that are worth a thread: 40 us
-constexpr int64_t kTileRows = 16;          // of a tile with one scale (block2d)
-
-// Elements of a row that are quantized together. The compiler vectorizes loops over plain arrays
-// that are too long for it to unroll: 800 M elements/s a core with SSE2, where loops over single
-// blocks reach 110.
-constexpr int64_t kRun = 512;
-
-// Calls function(row, first k, number of elements) for every piece of a row, in parallel.
-template <typename Function>
-void for_each_piece(const Fp4Rows& shape, int64_t piece, Function function) {
-  const int64_t pieces_per_row = ceil_div(shape.K, piece);
-  const int64_t grain = std::max(int64_t{1}, kGrainElements / std::min(piece, shape.K));
-  at::parallel_for(0, shape.rows * pieces_per_row, grain, [&](int64_t begin, int64_t end) {
-    for (int64_t p = begin; p < end; ++p) {
-      const int64_t row = p / pieces_per_row, k = p % pieces_per_row * piece;
-      function(row, k, std::min(piece, shape.K - k));
-    }
-  });
-}
+constexpr int64_t kTileRows = 16;  // of a tile with one scale (block2d)
 
 // The largest magnitude of the tile that a block of one row is part of.
 template <typename scalar_t>
@@ -46,6 +26,17 @@ int32_t tile_largest(const scalar_t* x, const Fp4Rows& shape, int64_t row, int64
     for (int64_t i = 0; i < count; ++i) {
       largest = max_of(largest, magnitude_bits(x[r * shape.row_stride + k + i]));
     }
+  }
+  return largest;
+}
+
+// Of a run of elements, NaN ignored.
+template <typename scalar_t>
+MY_OPS_VECTORS int32_t largest_magnitude(const scalar_t* x, int64_t count) {
+  int32_t largest = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const int32_t magnitude = magnitude_bits(x[i]);
+    largest = max_of(largest, is_nan_bits(magnitude) ? 0 : magnitude);
   }
   return largest;
 }
@@ -62,6 +53,52 @@ void encode_stochastic(const float* elements, int64_t count, uint64_t seed, uint
   }
 }
 
+// A run of `count` elements of row `row` from k on, to its codes in `bytes` and the scales of its
+// blocks.
+template <int kBlock, typename scalar_t>
+MY_OPS_VECTORS void quantize_run(const scalar_t* x, const Fp4Rows& shape,
+                                 const Fp4QuantizeOptions& options, Nvfp4TensorScale tensor,
+                                 int64_t row, int64_t k, int64_t count, uint8_t* bytes,
+                                 uint8_t* scales) {
+  // Load
+  const scalar_t* x_run = x + row * shape.row_stride + k;
+  const int64_t padded = ceil_div(count, int64_t{kBlock}) * kBlock;
+  float elements[kRun];
+  for (int64_t i = 0; i < count; ++i) elements[i] = x_run[i];
+  std::fill(elements + count, elements + padded, 0.0f);
+
+  // Scale. Elements of a NaN block become 6, whose code is 7.
+  for (int64_t b = 0; b < padded; b += kBlock) {
+    float* block = elements + b;
+    int32_t largest = 0;
+    for (int i = 0; i < kBlock; ++i) largest = max_of(largest, magnitude_bits(block[i]));
+    if (options.tiles) {
+      largest = tile_largest(x, shape, row, k + b, std::min(int64_t{kBlock}, count - b));
+    }
+    const float amax = bits_float(largest);
+    const auto block_scale = kBlock == 16 ? nvfp4_block_scale(amax, tensor)
+                                          : mxfp4_block_scale(amax, options.scale_mode);
+    scales[b / kBlock] = block_scale.byte;
+    for (int i = 0; i < kBlock; ++i) block[i] = mul_rn(block[i], block_scale.multiplier);
+    if (block_scale.is_nan) std::fill(block, block + kBlock, kE2M1Max);
+  }
+
+  // Encode
+  uint8_t codes[kRun];
+  if (options.stochastic) {
+    const int64_t chunk = row * ceil_div(shape.K, int64_t{16}) + k / 16;
+    encode_stochastic(elements, padded, options.seed, chunk, codes);
+  } else {
+    for (int64_t i = 0; i < padded; ++i) codes[i] = static_cast<uint8_t>(e2m1_encode(elements[i]));
+  }
+
+  // Store. The spare nibble of an odd row is 0.
+  if (count % 2 != 0) codes[count] = 0;
+  for (int64_t i = 0; i < ceil_div(count, int64_t{2}); ++i) {
+    bytes[i] = static_cast<uint8_t>(codes[2 * i] | codes[2 * i + 1] << 4);
+  }
+}
+
 template <int kBlock, typename scalar_t>
 void quantize_rows(const scalar_t* x, const Fp4Rows& shape, const Fp4QuantizeOptions& options,
                    uint8_t* packed, uint8_t* scale) {
@@ -69,45 +106,9 @@ void quantize_rows(const scalar_t* x, const Fp4Rows& shape, const Fp4QuantizeOpt
   const int64_t packed_stride = ceil_div(shape.K, int64_t{2});
   const int64_t scale_stride = ceil_div(shape.K, int64_t{kBlock});
   for_each_piece(shape, kRun, [&](int64_t row, int64_t k, int64_t count) {
-    // Load
-    const scalar_t* x_run = x + row * shape.row_stride + k;
-    const int64_t padded = ceil_div(count, int64_t{kBlock}) * kBlock;
-    float elements[kRun];
-    for (int64_t i = 0; i < count; ++i) elements[i] = x_run[i];
-    std::fill(elements + count, elements + padded, 0.0f);
-
-    // Scale. Elements of a NaN block become 6, whose code is 7.
-    for (int64_t b = 0; b < padded; b += kBlock) {
-      float* block = elements + b;
-      int32_t largest = 0;
-      for (int i = 0; i < kBlock; ++i) largest = max_of(largest, magnitude_bits(block[i]));
-      if (options.tiles) {
-        largest = tile_largest(x, shape, row, k + b, std::min(int64_t{kBlock}, count - b));
-      }
-      const float amax = bits_float(largest);
-      const auto block_scale = kBlock == 16 ? nvfp4_block_scale(amax, tensor)
-                                            : mxfp4_block_scale(amax, options.scale_mode);
-      scale[row * scale_stride + (k + b) / kBlock] = block_scale.byte;
-      for (int i = 0; i < kBlock; ++i) block[i] = mul_rn(block[i], block_scale.multiplier);
-      if (block_scale.is_nan) std::fill(block, block + kBlock, kE2M1Max);
-    }
-
-    // Encode
-    uint8_t codes[kRun];
-    if (options.stochastic) {
-      const int64_t chunk = row * ceil_div(shape.K, int64_t{16}) + k / 16;
-      encode_stochastic(elements, padded, options.seed, chunk, codes);
-    } else {
-      for (int64_t i = 0; i < padded; ++i)
-        codes[i] = static_cast<uint8_t>(e2m1_encode(elements[i]));
-    }
-
-    // Store. The spare nibble of an odd row is 0.
-    if (count % 2 != 0) codes[count] = 0;
-    uint8_t* bytes = packed + row * packed_stride + k / 2;
-    for (int64_t i = 0; i < ceil_div(count, int64_t{2}); ++i) {
-      bytes[i] = static_cast<uint8_t>(codes[2 * i] | codes[2 * i + 1] << 4);
-    }
+    quantize_run<kBlock>(x, shape, options, tensor, row, k, count,
+                         packed + row * packed_stride + k / 2,
+                         scale + row * scale_stride + k / kBlock);
   });
 }
 
@@ -116,8 +117,7 @@ void quantize_rows(const scalar_t* x, const Fp4Rows& shape, const Fp4QuantizeOpt
 // The bits of floats that are not negative order as the floats do, and every NaN lies above them.
 void fp4_amax_cpu(const TensorView& x, const Fp4Rows& rows, const TensorView& amax) {
   dispatch(Fp4Floats(), x.scalar_type(), [&](auto zero) {
-    using scalar_t = decltype(zero);
-    const auto* x_data = x.const_data_ptr<scalar_t>();
+    const auto* x_data = x.const_data_ptr<decltype(zero)>();
     const auto shape = fp4_collapse(rows, 1);
     const int32_t largest = at::parallel_reduce(
         0, shape.rows * shape.K, kGrainElements, int32_t{0},
@@ -125,11 +125,7 @@ void fp4_amax_cpu(const TensorView& x, const Fp4Rows& rows, const TensorView& am
           while (begin < end) {
             const int64_t row = begin / shape.K, k = begin % shape.K;
             const int64_t count = std::min(end - begin, shape.K - k);
-            const scalar_t* x_row = x_data + row * shape.row_stride + k;
-            for (int64_t i = 0; i < count; ++i) {
-              const int32_t magnitude = magnitude_bits(x_row[i]);
-              bits = max_of(bits, is_nan_bits(magnitude) ? 0 : magnitude);
-            }
+            bits = max_of(bits, largest_magnitude(x_data + row * shape.row_stride + k, count));
             begin += count;
           }
           return bits;
@@ -152,29 +148,6 @@ void fp4_quantize_cpu(const TensorView& x, const Fp4Rows& rows, const Fp4Quantiz
     } else {
       quantize_rows<32>(x_data, shape, options, packed_data, scale_data);
     }
-  });
-}
-
-void fp4_dequantize_cpu(const TensorView& packed, const TensorView& scale, const float* amax,
-                        Fp4Format format, const Fp4Rows& rows, const TensorView& y) {
-  const int64_t block = fp4_block_size(format);
-  const float global = amax ? nvfp4_tensor_scale(*amax).global : 1.0f;
-  const auto* packed_data = packed.const_data_ptr<uint8_t>();
-  const auto* scale_data = scale.const_data_ptr<uint8_t>();
-  prefer_huge_pages(y);
-  dispatch(Fp4Floats(), y.scalar_type(), [&](auto zero) {
-    using scalar_t = decltype(zero);
-    auto* y_data = y.mutable_data_ptr<scalar_t>();
-    for_each_piece(rows, block, [&](int64_t row, int64_t k, int64_t count) {
-      const uint8_t byte = scale_data[row * scale.size(-1) + k / block];
-      const float factor =
-          format == Fp4Format::nvfp4 ? nvfp4_decode_scale(byte, global) : e8m0_decode(byte);
-      const uint8_t* bytes = packed_data + row * packed.size(-1) + k / 2;
-      auto* y_block = y_data + row * rows.K + k;
-      for (int64_t i = 0; i < count; ++i) {
-        y_block[i] = static_cast<scalar_t>(e2m1_decode(fp4_code(bytes[i / 2], i)) * factor);
-      }
-    });
   });
 }
 
