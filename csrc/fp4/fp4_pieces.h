@@ -1,5 +1,4 @@
-// Host: how the .cpp files of this room go through rows on the CPU. Needs no torch but
-// at::parallel_for.
+// Host: how the CPU kernels of this room go through rows, piece by piece, in parallel.
 #pragma once
 
 #include <ATen/Parallel.h>
