@@ -1,9 +1,11 @@
 // fp4_quantize and fp4_hadamard on the CPU: the readable twin of the .cuh files.
+#include <ATen/Parallel.h>
 #include <torch/headeronly/util/BFloat16.h>
 #include <torch/headeronly/util/Half.h>
 
 #include <algorithm>
 
+#include "common/ceil_div.h"
 #include "common/cpu.h"
 #include "common/philox.h"
 #include "fp4/fp4.h"

@@ -2,6 +2,7 @@
 #include <torch/headeronly/util/BFloat16.h>
 #include <torch/headeronly/util/Half.h>
 
+#include "common/ceil_div.h"
 #include "common/cpu.h"
 #include "fp4/fp4.h"
 #include "fp4/fp4_pieces.h"
@@ -9,18 +10,19 @@
 namespace my_ops {
 namespace {
 
-// Up to kRun values of a row, of which the block at b has factors[b / kBlock].
+// Up to kRun values of a row, of which the block at b has factors[b / kBlock]. One step a loop, as
+// the compiler gives vectors to each then: 24 to 27 ms for 63 to 104 with the last three in one,
+// 4096 x 4096, two threads.
 template <int kBlock, typename scalar_t>
 MY_OPS_VECTORS void decode_run(const uint8_t* bytes, const float* factors, int64_t count,
                                scalar_t* y) {
   uint8_t codes[kRun];
   float values[kRun];
-  const int64_t padded = ceil_div(count, int64_t{2}) * 2;
-  for (int64_t i = 0; i < padded / 2; ++i) {
-    codes[2 * i] = bytes[i] & 15u;
-    codes[2 * i + 1] = bytes[i] >> 4;
+  for (int64_t i = 0; i < ceil_div(count, int64_t{2}); ++i) {
+    codes[2 * i] = static_cast<uint8_t>(fp4_code(bytes[i], 0));
+    codes[2 * i + 1] = static_cast<uint8_t>(fp4_code(bytes[i], 1));
   }
-  for (int64_t i = 0; i < padded; ++i) values[i] = e2m1_decode(codes[i]);
+  for (int64_t i = 0; i < count; ++i) values[i] = e2m1_decode(codes[i]);
   for (int64_t i = 0; i < count; ++i) values[i] = mul_rn(values[i], factors[i / kBlock]);
   for (int64_t i = 0; i < count; ++i) y[i] = static_cast<scalar_t>(values[i]);
 }
